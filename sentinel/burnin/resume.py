@@ -6,6 +6,7 @@ the plan allows. A reboot ends it, too: it may have been the GPU's doing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -83,12 +84,14 @@ def _check_own(folder: RunFolder) -> None:
     """Refuse a run that another user could have written: its plan names workloads, which are code.
 
     Raises:
-        ConfigError: It is such a run.
+        ConfigError: It is such a run, or one that this user cannot write.
     """
-    foreign = why_foreign(folder.header)
-    if foreign is not None:
+    found = (path for path in (folder.path, folder.events, folder.samples) if path.exists())
+    closed = next((path for path in found if not os.access(path, os.W_OK)), None)
+    why = why_foreign(folder.header) or (closed and f"{closed} cannot be written")
+    if why is not None:
         remedy = "The user who began the run can resume it."
-        raise ConfigError(f"--resume {folder.path}: {foreign}", remedy)
+        raise ConfigError(f"--resume {folder.path}: {why}", remedy)
 
 
 def _reported_failures(folder: RunFolder) -> list[int]:

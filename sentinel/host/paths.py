@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -118,7 +119,7 @@ def prepare(where: Places) -> None:
         _check_writable(where.socket.parent, ELSEWHERE)
     else:
         _prepare(where.socket.parent, ELSEWHERE)
-    other = "Set XDG_STATE_HOME to a folder that you can write."
+    other = "Set STATE_DIRECTORY to a folder that you can write."
     managed = (where.shared, where.state, *(() if where.log_named else (where.log.parent,)))
     for folder in dict.fromkeys(managed):
         _prepare(folder, other)
@@ -277,7 +278,9 @@ def _check_trusted(folder: Path, remedy: str) -> None:
 def _check_writable(folder: Path, remedy: str) -> None:
     """Refuse a folder in which this process cannot create files."""
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"the folder {folder} cannot be written", remedy)
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        why = os.strerror(errno.EROFS if read_only else errno.EACCES)
+        raise ConfigError(f"the folder {folder} cannot be written: {why}", remedy)
 
 
 def identity(what: Path | int) -> tuple[int, int] | None:

@@ -139,6 +139,10 @@ class SimulatedDriver(BasicDriver):
                     return tuple(replace(process, pid=_NO_PID + process.pid) for process in listed)
             return tuple(listed)
 
+    def mig(self, uuid: str) -> bool:
+        """Check whether a test has divided the GPU."""
+        return bool(self._registry.figures(uuid).get("mig"))
+
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time since the last call in which a process worked.
 

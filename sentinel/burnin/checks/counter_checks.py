@@ -75,6 +75,24 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value="readable")
 
 
+@check(
+    "gpu.whole",
+    rule="not tested with MIG",
+    source=f"{basis.OWN}: no stressor is started on a divided GPU",
+    do=basis.NOTHING,
+)
+def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
+    """The GPU is not divided by MIG.
+
+    Reads nvmlDeviceGetMigMode.
+    """
+    if read(evidence.now, "mig"):
+        return untested(
+            "MIG is enabled: its instances are not burned in; nvidia-smi -mig 0 makes it whole"
+        )
+    return Judgement(status=Status.PASS, value="whole")
+
+
 #: What to do for each of the driver's recovery actions.
 _RECOVERY = {
     "drain_and_reset": "RESET_GPU: drain the GPUs connected to it, then reset it.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
@@ -48,8 +48,6 @@ RATE_LIMITS: Limits = {
     "warn": below(0.95),
 }
 RATE_SOURCE = "gpu-fryer: 0.90; Megatron-LM, stas00/ml-engineering: 5 % alone is normal"
-#: Those of a temperature, for ``judge_temperature``.
-TEMPERATURE_LIMITS: Limits = {"warn": above(15)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +102,17 @@ def judge_rate(own: float, peers: Peers, limits: Limits, explained: str) -> Judg
     return Judgement(status=status, value=round(ratio, 4), evidence=text)
 
 
-def judge_temperature(own: float, peers: Peers, limits: Limits) -> Judgement:
+def judge_temperature(own: float, peers: Peers, limits: Limits, less: float = 0.0) -> Judgement:
     """Judge a temperature against those of equal GPUs.
 
     Args:
         own: The temperature, in degrees Celsius.
         peers: What is usual, from ``peers_of``.
         limits: Of the degrees above the median.
+        less: How many degrees below the median its lower power lets expect.
     """
     text = f"{own:g} C; the median of {peers.count:,} GPUs is {peers.median:g} C"
-    return by_limits(round(own - peers.median, 4), limits, text)
+    return by_limits(round(own - peers.median + less, 4), limits, text)
 
 
 # --- checksums -------------------------------------------------------------------------------
@@ -263,21 +262,42 @@ def _explained(evidence: LoadEvidence) -> str:
 
 @check(
     "load.temperature_spread",
+    rule="degrees above the median, or above what that is at the GPU's own lower power: {limits}",
     source=basis.OWN,
     do=basis.HOT,
     unit="C above the median",
-    limits=TEMPERATURE_LIMITS,
+    warn=above(10),
 )
 def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """No GPU is much hotter than its peers.
+    """No GPU is much hotter than its peers, nor than its power explains.
 
-    Reads the median temperature of the steady phase.
+    Reads the median temperature and power of the steady phase, and the lowest temperature of its
+    peers before the run, which is at least that of the air.
     """
     name = "temperature_c"
-    peers = peers_of(phase.median(name) for phase in _at_the_same_time(evidence))
+    phases = _at_the_same_time(evidence)
+    peers = peers_of(phase.median(name) for phase in phases)
     if peers is None:
         return not_applicable(f"fewer than {MIN_PEERS} GPUs to compare with")
-    return judge_temperature(evidence.under_load(name), peers, limits)
+    own = evidence.under_load(name)
+    counters = [peer.before for peer in evidence.peers if peer.before is not None]
+    before = [one.temperature_c for one in counters if one.temperature_c is not None]
+    powers = peers_of(phase.median("power_w") for phase in phases)
+    power = evidence.steady.median("power_w")
+    if power is None or powers is None or not before or power >= powers.median:
+        return judge_temperature(own, peers, limits)
+    air = min(*before, own, peers.median)
+    less = (peers.median - air) * (1 - power / powers.median)
+    found = judge_temperature(own, peers, limits, less)
+    text = (
+        f"{found.evidence}; {_per_watt(own - air, power)}, theirs"
+        f" {_per_watt(peers.median - air, powers.median)}, above {air:g} C"
+    )
+    return replace(found, evidence=text)
+
+
+def _per_watt(degrees: float, power: float) -> str:
+    return f"{degrees / power:.3f} C/W at {power:g} W"
 
 
 @check("rate.peers", source=RATE_SOURCE, do=basis.SLOW, unit="of the median", limits=RATE_LIMITS)

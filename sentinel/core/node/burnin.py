@@ -15,7 +15,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
-from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Stopped, Unknown
+from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Running, Stopped, Unknown
 from sentinel.core.node import groups
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
@@ -172,6 +172,9 @@ def _advance_gpu(
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
+    if _is_divided(gpu_state) and not config.repeat:
+        # Only an operator's command ends that: waiting for it would keep the whole run waiting.
+        burnin = progress.end(burnin, plan, "it is not tested: MIG is enabled")
     if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
@@ -291,6 +294,11 @@ def _why_too_hot(burnin: Burnin) -> str | None:
     if burnin.overheats < MAX_OVERHEATS:
         return None
     return f"the GPU has reached its own temperature limit {burnin.overheats} times"
+
+
+def _is_divided(gpu_state: GpuState) -> bool:
+    """Check whether a GPU is in MIG mode."""
+    return isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "mig"
 
 
 def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:

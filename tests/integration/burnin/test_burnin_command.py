@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,6 +19,7 @@ import pytest
 from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
+from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
@@ -278,6 +282,61 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
         _check_counted(run)
 
 
+#: The user of a run, and who resumes it: how, and the reason of the refusal.
+STRANGER = 65534
+#: A user may read all files here, as root's Python in root's home, and write none of another user.
+AS_STRANGER = (
+    *("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+RESUMED = {
+    "by root, alone": (STRANGER, (), f"belongs to uid {STRANGER}"),
+    "by root, with a daemon": (STRANGER, (), f"belongs to uid {STRANGER}"),
+    "by a user": (0, AS_STRANGER, "report cannot be written"),
+    "by another user": (STRANGER + 1, AS_STRANGER, f"belongs to uid {STRANGER + 1}"),
+}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("how", RESUMED)
+def test_the_run_of_another_user_is_not_resumed_and_not_changed(daemon: Daemon, how: str) -> None:
+    owner, within, why = RESUMED[how]
+    with tempfile.TemporaryDirectory(dir="/tmp") as text:  # which all users can enter
+        Path(text).chmod(0o755)
+        run = BurninRun(daemon.host, OPTIONAL, name=f"{text}/report", settings=())
+        with run.started() as process:
+            eventually(lambda: len(run.events("stressor.ready")) == 2)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(2 * TIMEOUT_S) == ExitCode.INCOMPLETE
+        for path in (run.folder, *run.folder.rglob("*")):
+            os.chown(path, owner, owner)
+            path.chmod(0o755)
+        if "daemon" in how:
+            daemon.start(1)
+
+        def state() -> list[tuple[Path, int, int, bytes]]:
+            paths = [run.folder, *sorted(run.folder.rglob("*"))]
+            found = [(path, path.stat(), path.is_file()) for path in paths]
+            return [
+                (path, there.st_uid, there.st_mtime_ns, path.read_bytes() if is_file else b"")
+                for path, there, is_file in found
+            ]
+
+        before = state()
+        command = [*within, *run.command(resume=True)]
+        environment = daemon.host.environment(HOME=text)
+        if within:  # GPUs that the user can use
+            os.chown(text, STRANGER, STRANGER)
+            environment["SENTINEL_SIM_DIR"] = f"{text}/gpus"
+        done = run_program(*command, env=environment, cwd=ROOT)
+        assert done.returncode in {ExitCode.USAGE, ExitCode.VERDICT_USAGE}, done
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+        assert state() == before
+    if "daemon" in how:
+        daemon.wait_until_occupied(0)
+
+
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
     run = BurninRun(
         simulated,
@@ -302,3 +361,18 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     assert gpu["index"] == 0
     assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
     assert xid_check(gpu)["status"] == "not tested"
+
+
+def test_a_gpu_in_mig_mode_is_said_to_be_not_tested(simulated: SimulatedHost) -> None:
+    registry = Registry.create(simulated.registry.folder, 2)
+    registry.inject_figures(registry.gpus()[1].uuid, {"mig": True})
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 2")), gpus=2)
+    output = run.run(code=ExitCode.INCOMPLETE)
+    whole, divided = run.report()["gpus"]
+    assert whole["verdict"] in {"PASS", "WARN"}
+    assert divided["verdict"] == "INCOMPLETE"
+    assert divided["reasons"][0].endswith(": it is not tested: MIG is enabled")
+    (one,) = (one for one in divided["checks"] if one["id"] == "gpu.whole")
+    assert one["status"] == "not tested"
+    assert "MIG is enabled" in one["evidence"]
+    assert "MIG is enabled" in output

@@ -221,3 +221,15 @@ def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) ->
     code, _, err = check("--expect-gpus", "0")
     assert code == 64
     assert "--expect-gpus" in err
+
+
+def test_a_gpu_in_mig_mode_has_a_row_that_is_not_tested(check: Check, registry: Registry) -> None:
+    inject(registry, 1, mig=True)
+    code, out, _ = check("--json")
+    assert code == 0
+    rows = [
+        next(one for one in gpu["checks"] if one["id"] == "gpu.whole")
+        for gpu in json.loads(out)["gpus"]
+    ]
+    assert [one["status"] for one in rows] == ["pass", "not tested"]
+    assert "its instances are not burned in" in check()[1]

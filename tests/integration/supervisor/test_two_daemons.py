@@ -134,7 +134,11 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
 
 @pytest.mark.parametrize(
     "what",
-    ["state", pytest.param("log", marks=pytest.mark.long), "prints", "full disk", "settings"],
+    [
+        *("state", "read-only"),
+        pytest.param("log", marks=pytest.mark.long),
+        *("prints", "full disk", "settings"),
+    ],
 )
 def test_an_unwritable_folder_or_damaged_settings_prevent_the_start(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, what: str
@@ -144,6 +148,11 @@ def test_an_unwritable_folder_or_damaged_settings_prevent_the_start(
         case "state":
             monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
             expected = "the folder /proc/nowhere cannot be created: "
+        case "read-only":
+            state = request.getfixturevalue("tiny_disk")
+            subprocess.run(["mount", "-o", "remount,ro", str(state)], check=True)
+            monkeypatch.setenv("STATE_DIRECTORY", str(state))
+            expected = f"the folder {state} cannot be written: Read-only file system"
         case "full disk":
             socket = request.getfixturevalue("tiny_disk") / "s.sock"
             socket.with_name("fill").write_bytes(bytes(4096))

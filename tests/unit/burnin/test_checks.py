@@ -70,6 +70,8 @@ def nvlinks(**first: Any) -> tuple[NvLink, ...]:
 #: Of one moment: the counters that differ.
 MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
+    ("gpu.whole", {"mig": True}, UNTESTED, None),
+    ("gpu.whole", {"mig": None}, ABSENT, None),
     ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
     ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
     ("ecc.mode", {"ecc": False}, WARN, "off"),
@@ -211,7 +213,8 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("temperature.memory", Run(read={"memory_temperature_c": 96}), FAIL),
     ("temperature.memory", Run(read={"memory_temperature_c": 93}), WARN),
     ("temperature.memory", Run(counters={"memory_maximum_c": None}), ABSENT),
-    ("load.temperature_spread", Run(read={"temperature_c": 76}), WARN),
+    ("load.temperature_spread", Run(read={"temperature_c": 71}), WARN),
+    ("load.temperature_spread", Run(read={"temperature_c": 70}), PASS),
     ("load.power", Run(read={"power_w": 400}), WARN),
     ("load.power", Run(steady=False), UNTESTED),
     ("load.memory_clock", Run(read={"memory_clock_mhz": 1600}), FAIL),
@@ -343,7 +346,7 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 ]  # fmt: skip
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
-INFORMATION = {"persistence.mode", "power.limit", "throttle.power_cap"}
+INFORMATION = {"gpu.whole", "persistence.mode", "power.limit", "throttle.power_cap"}
 
 
 @pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)
@@ -573,6 +576,32 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
     # All its peers have links: it lost all of its own.
     assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
+
+
+@pytest.mark.parametrize(
+    ("own", "air", "value"),
+    [
+        # It is slow, and as hot as its peers: 0.096 C/W, and theirs 0.043.
+        ({"power_w": 345.0, "temperature_c": 63.0}, 30, 18.0),
+        # It is slow, and as much cooler.
+        ({"power_w": 345.0, "temperature_c": 45.0}, 30, 0.0),
+        # Nothing is known of the air: a GPU before the run was as hot as under load.
+        ({"power_w": 345.0, "temperature_c": 63.0}, 60, 3.0),
+        ({"power_w": 345.0, "temperature_c": 63.0}, None, 3.0),
+        # More power explains nothing.
+        ({"power_w": 720.0, "temperature_c": 63.0}, 30, 3.0),
+        ({"power_w": None, "temperature_c": 63.0}, 30, 3.0),
+    ],
+)
+def test_a_cool_gpu_that_is_slow_is_as_hot_as_its_power_explains(
+    own: dict[str, float | None], air: int | None, value: float
+) -> None:
+    cold = {"temperature_c": air}
+    run = Run(read=own, before=cold)
+    found = judge("load.temperature_spread", run.evidence([Run(before=cold)] * 7))
+    assert found.value == pytest.approx(value)
+    assert found.status is (WARN if value > 10 else PASS)
+    assert ("0.096 C/W at 345 W, theirs 0.043 C/W at 690 W" in found.evidence) == (value == 18.0)
 
 
 @pytest.mark.parametrize("check", ["rate.peers", "load.temperature_spread"])

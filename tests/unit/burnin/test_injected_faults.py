@@ -121,6 +121,22 @@ def test_every_slowed_gpu_is_found_and_no_other_is_accused() -> None:
 
 
 @pytest.mark.long
+def test_every_slow_gpu_with_a_bad_cooler_is_found_and_no_cool_one_is_accused() -> None:
+    draw = random.Random(6)
+    for _ in range(TRIALS):
+        power, more = draw.uniform(300, 500), draw.uniform(14, 25)
+        peers = [gpu(draw, index) for index in range(1, 8)]
+        for extra, found in ((more, {"load.temperature_spread"}), (0.0, set())):
+            heat = {"power_w": power, "temperature_c": 30 + 32 * power / 690 + extra}
+            records = [gpu(draw, 0, changed=heat), *peers]
+            for record in records:
+                assert record.before is not None
+                record.before = replace(record.before, temperature_c=30)
+            spread = {"load.temperature_spread"} & alarms(judged(draw, records[0], records[1:]))
+            assert spread == found, (power, extra)
+
+
+@pytest.mark.long
 def test_every_narrower_or_slower_link_is_found() -> None:
     draw = random.Random(2)
     for _ in range(TRIALS):

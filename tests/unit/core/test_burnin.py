@@ -309,6 +309,15 @@ def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu(idle_gate
     assert progress_of(world, 1).ended is None
 
 
+def test_a_gpu_in_mig_mode_is_not_tested_and_costs_no_other_gpu() -> None:
+    world = running(plan_of(MEMORY), gpus=2)
+    world.at(0).mig = True
+    finish(world)
+    assert progress_of(world, 0).ended == "it is not tested: MIG is enabled"
+    assert progress_of(world, 1).ended is None
+    assert progress_of(world, 1).work[0].passes() >= 2
+
+
 def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
     world = running(plan_of(FP64, COPY), gpus=2)
     world.run(works_on(world, FP64.workload))
