@@ -172,12 +172,12 @@ def settings_of(**values: str) -> tuple[Given, ...]:
 @pytest.mark.parametrize(
     ("begun", "given", "wanted"),
     [
-        ({}, {}, ["--memory=88%", "--chunk=512MiB", "--throttle=critical"]),
+        ({}, {}, ["--memory=88%", "--keep-free=0", "--throttle=critical"]),
         ({"memory__target": "10%"}, {}, ["--memory=10%"]),
         ({"memory__target": "10%"}, {"memory__target": "9%"}, "--memory=9%: the run was begun"),
         ({"memory__target": "10%"}, {"memory__target": "10 %"}, ["--memory=10%"]),
         ({}, {"memory__target": "10%"}, "begun with 88%"),
-        ({}, {"memory__keep_free": "1GiB"}, "begun with the default"),
+        ({}, {"memory__keep_free": "1GiB"}, "begun with 0"),
         ({"rearm": "7s", "for": "1h"}, {}, ["--rearm=7s"]),
         ({"rearm": "7s"}, {"rearm": "9s"}, []),
     ],
