@@ -27,6 +27,7 @@ from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     GpuEvidence,
     GrowthEvidence,
+    HostEvidence,
     MomentEvidence,
     NodeEvidence,
     ParticipationEvidence,
@@ -36,7 +37,7 @@ from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.config.plan import Phase
-from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
+from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.check_evidence import (
     FORMER,
@@ -312,6 +313,32 @@ def expected(number: int, *listed: Counters, **more: Any) -> ExpectedEvidence:
     return ExpectedEvidence(expected=number, listed=listed, **more)
 
 
+PORTS = tuple(
+    Port(
+        name=f"mlx5_{number}/1",
+        state="ACTIVE",
+        rate="400 Gb/sec (4X NDR)",
+        layer="InfiniBand",
+        errors={"symbol_error": 3, "link_downed": 1},
+    )
+    for number in range(2)
+)
+
+
+def host(*ports: Port, before: tuple[Port, ...] = PORTS, **more: Any) -> HostEvidence:
+    return HostEvidence(before=HostCounters(ports=before), after=HostCounters(ports=ports, **more))
+
+
+def port(**changed: Any) -> Port:
+    """Change the second port."""
+    return replace(PORTS[1], **changed)
+
+
+def memory(after: dict[str, int] | None, **before: int) -> HostEvidence:
+    counted = None if after is None else HostCounters(memory=after)
+    return HostEvidence(before=HostCounters(memory=before), after=counted)
+
+
 NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY), FAIL, 1),
     ("node.inventory", inventory(HEALTHY, replace(PEER, pci_bus_id=BUSES[1].lower())), PASS, 0),
@@ -325,6 +352,36 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
     ("node.gpus", expected(8), FAIL, 8),
     ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
+    ("node.infiniband", host(*PORTS), PASS, 0),
+    ("node.infiniband", HostEvidence(before=HostCounters(ports=PORTS)), PASS, 0),
+    ("node.infiniband", host(PORTS[0], port(state="DOWN")), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(rate="200 Gb/sec (4X HDR)")), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 4})), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(errors={"link_downed": 2})), WARN, 1),
+    ("node.infiniband", host(PORTS[0]), WARN, 1),
+    # A counter that was reset, or that could not be read, proves nothing.
+    ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 0})), PASS, 0),
+    ("node.infiniband", host(PORTS[0], port(state=None)), PASS, 0),
+    # Not used at all, or another kind of network.
+    ("node.infiniband", host(port(state="DOWN"), before=(port(state="DOWN"),)), PASS, 0),
+    (
+        "node.infiniband",
+        host(
+            PORTS[0],
+            port(state="DOWN", layer="Ethernet"),
+            before=(PORTS[0], port(state="DOWN", layer="Ethernet")),
+        ),
+        PASS,
+        0,
+    ),
+    ("node.infiniband", host(*(replace(one, state=None) for one in PORTS)), UNTESTED, None),
+    ("node.infiniband", host(error="not read within 5 s"), UNTESTED, None),
+    ("node.infiniband", host(before=()), ABSENT, None),
+    ("node.memory_errors", memory({"mc0 ce_count": 5}, **{"mc0 ce_count": 5}), PASS, 0),
+    ("node.memory_errors", memory({"mc0 ce_count": 7}, **{"mc0 ce_count": 5}), WARN, 2),
+    ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),
+    ("node.memory_errors", memory(None, **{"mc0 ce_count": 5}), PASS, 0),
+    ("node.memory_errors", memory(None), ABSENT, None),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
