@@ -132,10 +132,15 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence, NodeEvidence
+    from sentinel.burnin.checks.evidence import (
+        ExpectedEvidence,
+        HostEvidence,
+        MomentEvidence,
+        NodeEvidence,
+    )
     from sentinel.burnin.checks.recorded_run import CHECKS
 
-    kinds = (NodeEvidence, ExpectedEvidence, MomentEvidence)
+    kinds = (NodeEvidence, ExpectedEvidence, HostEvidence, MomentEvidence)
     return _checks(check for kind in kinds for check in CHECKS.of(kind))
 
 

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
-from sentinel.burnin.checks.evidence import ExpectedEvidence, NodeEvidence, ParticipationEvidence
+from sentinel.burnin.checks.evidence import (
+    ExpectedEvidence,
+    HostEvidence,
+    NodeEvidence,
+    ParticipationEvidence,
+)
 from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
@@ -111,6 +116,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         results = [*CHECKS.run(evidence, thresholds), *own.gpus[record.uuid]]
         gpus.append(judge_gpu(record, results, run.plan))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
+    host = run.host if run.selected is False else ()
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
     parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
@@ -129,6 +135,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
             if whole
             else ()
         ),
+        *(CHECKS.run(HostEvidence(before=host[0], after=host[-1]), thresholds) if host else ()),
         *(result for evidence in count for result in CHECKS.run(evidence, thresholds)),
         *(CHECKS.run(parts, thresholds) if run.records else ()),
         *own.node,

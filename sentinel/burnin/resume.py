@@ -175,9 +175,9 @@ def flags_to_resume(folder: RunFolder, sources: Sources) -> list[str]:
         text = setting.default if was is None else str(was["value"])
         if setting.key.startswith(_OF_THE_WORK):
             parse = setting.form.parse
-            if given is not None and is_flag and (not text or parse(given.text) != parse(text)):
+            if given is not None and is_flag and parse(given.text) != parse(text):
                 raise ConfigError(
-                    f"{setting.flag}={given.text}: the run was begun with {text or 'the default'}",
+                    f"{setting.flag}={given.text}: the run was begun with {text}",
                     f"Omit {setting.flag}: a run goes on with what it was begun with.",
                 )
         elif is_flag or setting.key in _OF_A_PART or was is None or was["source"] != setting.flag:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.diagnostics.host_counters import read_host
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
@@ -102,8 +103,11 @@ def record_run(
                 prepare(
                     *(folder, work.plan, before, settings),
                     simulated=simulated is not None,
-                    selected=selected,
-                    known=request.known,
+                    beside={
+                        "selected": selected,
+                        "known": dict(request.known),
+                        "host_before": asdict(read_host(simulated)),
+                    },
                 )
             else:
                 version = client.status().daemon.version
@@ -139,7 +143,7 @@ def record_run(
             write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         after = at_end.close(lambda: read_counters(simulated))
-        complete(folder, after, unread)
+        complete(folder, after, unread, read_host(simulated))
         judge()
     return not (before.stuck or after.stuck)
 

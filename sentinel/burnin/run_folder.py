@@ -24,6 +24,7 @@ from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol import __version__
+from sentinel.protocol.counters import HostCounters
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
@@ -241,8 +242,7 @@ def prepare(
     settings: Sequence[Mapping[str, Any]],
     *,
     simulated: bool,
-    selected: bool,
-    known: Mapping[str, str],
+    beside: Mapping[str, Any],
 ) -> None:
     """Write the header of a new run, and the counters before it.
 
@@ -252,19 +252,22 @@ def prepare(
         before: The counters of all GPUs.
         settings: What to record of the settings.
         simulated: Whether the GPUs are simulated.
-        selected: Whether GPUs were selected, so that others of the node are none of the run's.
-        known: The GPUs of earlier runs and of verified work: descriptions by UUID.
+        beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
+            that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
+            of verified work; ``host_before``, what the kernel says of the host.
 
     Raises:
         ConfigError: They cannot be written.
     """
     _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(gpu) for gpu in before.counters]
-    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
-    folder.write(folder.counters, found | ({"known": dict(known)} if known else {}))
+    found = {"before": counters, "pci_devices": before.pci_devices, **beside}
+    folder.write(folder.counters, found)
 
 
-def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
+def complete(
+    folder: RunFolder, after: CountersResult, unread: str | None, host: HostCounters
+) -> None:
     """Add the counters after a run, and why the kernel's log was not read, or None."""
     first = read_object(folder.counters)
     folder.write(
@@ -272,6 +275,7 @@ def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> No
         {
             **first,
             "after": [asdict(gpu) for gpu in after.counters],
+            "host_after": asdict(host),
             "driver_error": after.driver_error,
             "kernel_log_error": first.get("kernel_log_error") or unread,
         },
@@ -307,7 +311,7 @@ def _mend(folder: RunFolder) -> None:
     unread = counters.get("kernel_log_error")
     if "after" not in counters:
         unread = unread or "a part of the run was cut off"
-    before = ("before", "pci_devices", "selected", "known")
+    before = ("before", "pci_devices", "selected", "known", "host_before")
     kept = {name: counters[name] for name in before if name in counters}
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 
@@ -409,6 +413,13 @@ class Former:
     #: The enforced limit in watts.
     power_limit_w: float | None = None
     vbios: str | None = None
+    #: Median TB/s of copying in the GPU's memory; None without such a phase.
+    copy: float | None = None
+
+
+def is_copy(workload: str) -> bool:
+    """Check whether a workload does nothing but to read and write the GPU's memory."""
+    return workload.partition(":")[0] == "elementwise"
 
 
 def former_runs(
@@ -444,7 +455,13 @@ def _of_same_plan(
         or run["started"] >= header["started"]
     ):
         return
+    copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
     for gpu in report["gpus"]:
+        copied = [
+            row["median"] / 1e12
+            for row in gpu["measurements"]
+            if row["name"] == "bytes_per_s" and row["phase"] in copies
+        ]
         steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
@@ -455,5 +472,6 @@ def _of_same_plan(
                 temperature_c=temperature,
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
+                copy=copied[-1] if copied else None,
             )
             yield (gpu["uuid"], gpu["serial"]), former

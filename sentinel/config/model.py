@@ -87,7 +87,10 @@ class Config(ServiceSettings):
         key="memory.chunk",
     )
     keep_free: int = gpu_setting(
-        "Keep at least this much memory of each GPU free.", _SIZE, key="memory.keep_free", unset=0
+        "Keep at least this much memory of each GPU free; 0 is none.",
+        _SIZE_OR_ZERO,
+        "0",
+        key="memory.keep_free",
     )
     workload: str = gpu_setting(
         "What to run: gemm, elementwise, mixed, memtest, pulse, hold, an installed workload,"

@@ -219,7 +219,10 @@ def read_saved(path: Path) -> tuple[Given, ...]:
     try:
         return read_file(path)
     except ConfigError as error:
-        way = f"Correct it, or move it away to start without what was saved: mv {path} {path}.bad"
+        import shlex  # slow to import
+
+        move = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.bad')}"
+        way = f"Correct it, or move it away to start without what was saved: {move}"
         raise ConfigError(error.what, f"{error.remedy} {way}".strip()) from error
 
 

@@ -130,13 +130,17 @@ def step(
             return Step(gpu_state)
 
 
-def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step[GpuState]:
+def stop(
+    gpu_state: GpuState, cause: StopCause, now: float, kill_at: float, config: Config
+) -> Step[GpuState]:
     """Request a living child to stop, to be killed at ``kill_at``.
 
     A child that still starts has no work to finish, and is killed at once: it might answer only
-    when its context is created and its memory taken.
+    when its context is created and its memory taken. Not with ``yield = "ask"``: a kill while its
+    first kernels run may leave the GPU unusable.
     """
-    if now >= kill_at or isinstance(gpu_state.stressor, Starting):
+    starts = isinstance(gpu_state.stressor, Starting)
+    if now >= kill_at or (starts and config.yield_how == "kill"):
         return _kill(gpu_state, cause, now)
     return _request_stop(gpu_state, cause, now, kill_at)
 
@@ -148,11 +152,11 @@ def reset_failures(gpu_state: GpuState) -> GpuState:
     return gpu_state
 
 
-def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step[GpuState]:
+def shut_down(gpu_state: GpuState, now: float, kill_at: float, config: Config) -> Step[GpuState]:
     """Stop a living child for a shutdown; bring the kill of one that is stopping forward."""
     match gpu_state.stressor:
         case Starting() | Running():
-            return stop(gpu_state, StopCause.SHUTDOWN, now, kill_at)
+            return stop(gpu_state, StopCause.SHUTDOWN, now, kill_at, config)
         case Stopping(exit=None, kill_sent=False) as stopping:
             stopping = replace(stopping, kill_at=min(kill_at, stopping.kill_at))
             return _await_exit(replace(gpu_state, stressor=stopping), stopping, None, now)

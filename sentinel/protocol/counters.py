@@ -223,6 +223,33 @@ class DriverFailed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Port:
+    """One port of an InfiniBand adapter; what could not be read is None or missing."""
+
+    #: Such as ``mlx5_0/1``.
+    name: str
+    #: Such as ``ACTIVE`` and ``DOWN``.
+    state: str | None = None
+    #: Such as ``400 Gb/sec (4X NDR)``.
+    rate: str | None = None
+    #: ``InfiniBand`` or ``Ethernet``.
+    layer: str | None = None
+    #: Counters of errors by name; old adapters stop at 255 or 65,535.
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCounters:
+    """What the kernel counts of the host around the GPUs."""
+
+    ports: tuple[Port, ...] = ()
+    #: Errors of the host's memory since its start, by controller and counter.
+    memory: Mapping[str, int] = field(default_factory=dict)
+    #: Why nothing was read, or None.
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PciInventory:
     """The addresses of the GPUs on the PCI bus that NVML should list, in NVML's form."""
 

@@ -20,7 +20,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, HostCounters
 
 #: The flags of repairs that wait for a reset.
 REPAIRS_PENDING = (
@@ -161,6 +161,15 @@ class NodeEvidence:
     gpus: tuple[Counters, ...]
     #: The GPUs on the PCI bus that NVML should list, or None if unknown.
     pci_devices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostEvidence:
+    """The host around the GPUs at one moment or over a run."""
+
+    before: HostCounters
+    #: None at one moment.
+    after: HostCounters | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

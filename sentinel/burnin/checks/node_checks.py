@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from sentinel.burnin.checks import basis, counter_checks, link_checks
+from sentinel.burnin.checks import basis, counter_checks, host_checks, link_checks
 from sentinel.burnin.checks.check import (
     Action,
     CheckResult,
@@ -26,6 +26,7 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
+    HostEvidence,
     MomentEvidence,
     NodeEvidence,
     ParticipationEvidence,
@@ -140,7 +141,7 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
 # --- all GPUs of a node at one moment --------------------------------------------------------
 
 #: All checks that need no burn-in.
-MOMENT = Table(counter_checks.TABLE, link_checks.TABLE, TABLE)
+MOMENT = Table(counter_checks.TABLE, link_checks.TABLE, TABLE, host_checks.TABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,7 @@ def judge_node(
     selected: Collection[int] | None = None,
     driver_error: str | None = None,
     findings: Mapping[str, int] = MappingProxyType({}),
-    expected: ExpectedEvidence | None = None,
+    more: Sequence[ExpectedEvidence | HostEvidence] = (),
 ) -> NodeReport:
     """Judge the GPUs of a node.
 
@@ -202,7 +203,7 @@ def judge_node(
         driver_error: Why the driver is unusable, or None.
         findings: The number of wrong results and findings that a running daemon knows of, by UUID;
             empty without one.
-        expected: How many GPUs the node should have, or None if that is not said.
+        more: How many GPUs the node should have, if that is said, and the host around them.
     """
     everything = tuple(counters)
     gpus = []
@@ -214,8 +215,7 @@ def judge_node(
     node: list[CheckResult] = []
     if selected is None:
         node += MOMENT.run(NodeEvidence(gpus=everything, pci_devices=pci_devices), thresholds)
-    if expected is not None:
-        node += MOMENT.run(expected, thresholds)
+    node += [result for evidence in more for result in MOMENT.run(evidence, thresholds)]
     return NodeReport(
         gpus=tuple(gpus),
         node=tuple(node),

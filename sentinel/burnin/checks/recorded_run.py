@@ -24,7 +24,7 @@ from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, HostCounters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class Recorded:
     selected: bool | None
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: Sequence[str] | None
+    #: The host before and after, as far as it was read.
+    host: tuple[HostCounters, ...]
     #: How many GPUs the node should have, or None; and those that were known before the run.
     expected: int | None
     known: Mapping[str, str]
@@ -61,6 +63,11 @@ def read_run(folder: RunFolder) -> Recorded:
         node = tuple(from_json(Counters, row, "counters") for row in counters.get("before", ()))
         before = {gpu.uuid: gpu for gpu in node}
         after = _by_uuid(counters.get("after", ()))
+        host = tuple(
+            from_json(HostCounters, counters[name], "counters")
+            for name in ("host_before", "host_after")
+            if name in counters
+        )
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
     try:
@@ -81,6 +88,7 @@ def read_run(folder: RunFolder) -> Recorded:
         node=node,
         selected=counters.get("selected"),
         pci_devices=counters.get("pci_devices"),
+        host=host,
         expected=_expected(header),
         known=counters.get("known", {}),
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),

@@ -66,6 +66,7 @@ class _Card(OwnedGpu):
     "acknowledged",
     metavar="GPU",
     multiple=True,
+    callback=options.selectors,
     help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
 )
 @click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
@@ -80,6 +81,8 @@ class _Card(OwnedGpu):
     "--gpus",
     "selected",
     metavar="LIST",
+    multiple=True,
+    callback=options.selectors,
     help="Only these GPUs: by index, UUID or serial number.  [default: all]",
 )
 @options.json_option
@@ -90,7 +93,7 @@ def command(
     acknowledged: tuple[str, ...],
     reason: str | None,
     required: str | None,
-    selected: str | None,
+    selected: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
@@ -126,8 +129,8 @@ def command(
     cards = _cards(*_places(socket, simulated=simulated))
     if required is not None:
         cards = _of_the_host(cards, simulated_folder(chosen=simulated))
-    if selected is not None:
-        uuids = select_known(selected.split(","), cards)
+    if selected:
+        uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
     unmet = [card for card in cards if not _meets(card, required)]
     code = ExitCode.INCOMPLETE if unmet or not cards else ExitCode.OK

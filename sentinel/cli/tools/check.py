@@ -14,7 +14,7 @@ import click
 
 from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
-from sentinel.burnin.checks.evidence import ExpectedEvidence
+from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
 from sentinel.cli.options.command_classes import VerdictCommand
@@ -27,6 +27,7 @@ from sentinel.cli.options.setting_options import (
 from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.diagnostics.host_counters import read_host
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons, locate
@@ -112,7 +113,7 @@ def _check(
     """Read and judge the GPUs and print the report; return the exit code."""
     result, error = _read(simulate)
     why = error or result.driver_error
-    count = None
+    more: list[ExpectedEvidence | HostEvidence] = []
     if expected is not None:
         count = ExpectedEvidence(
             expected=expected,
@@ -121,6 +122,10 @@ def _check(
             pci_devices=result.pci_devices,
             driver_error=why,
         )
+        more.append(count)
+    if not gpus:
+        folder = simulation.default_folder() if simulate is not None else None
+        more.append(HostEvidence(before=read_host(folder)))
     report = judge_node(
         result.counters,
         thresholds,
@@ -128,7 +133,7 @@ def _check(
         selected=_selected(gpus, result),
         driver_error=why,
         findings=_findings(simulate),
-        expected=count,
+        more=more,
     )
     code = _print(report, as_json=as_json, nagios=nagios, npd=npd)
     if result.stuck:  # the interpreter's exit would wait for the process

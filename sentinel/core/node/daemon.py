@@ -103,7 +103,9 @@ def stop_all(state: State, seen: Observation) -> Step[State]:
     if state.shutdown is None:
         return Step(state)
     kill_at = state.shutdown.kill_at
-    return each_gpu(state, seen, lambda gpu, _, __: lifecycle.shut_down(gpu, seen.now, kill_at))
+    return each_gpu(
+        state, seen, lambda gpu, _, own: lifecycle.shut_down(gpu, seen.now, kill_at, own)
+    )
 
 
 def give_up(state: State, seen: Observation) -> Step[State]:

@@ -339,7 +339,7 @@ def release(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     of_node, kill_at = node_releases(state, seen), seen.now + state.config.grace
 
-    def step(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
+    def step(gpu_state: GpuState, seen: Observation, own: Config) -> Step[GpuState]:
         if not gpu_state.is_live:
             return Step(gpu_state)
         found = _first(_RELEASE, _case(state, gpu_state, seen))
@@ -347,7 +347,7 @@ def release(state: State, seen: Observation) -> Step[State]:
         if reason is None:
             return Step(gpu_state, due=upcoming(seen.now, _regrows_at(gpu_state)))
         event = gpu_event("gpu.released", gpu_state, seen.now, reason=reason)
-        stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at)
+        stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at, own)
         return stopped._replace(events=(event,))
 
     released = each_gpu(state, seen, step)

@@ -32,6 +32,7 @@ from tests.harness.report_formats import (
     schema_problems,
 )
 from tests.harness.sentinel_process import eventually
+from tests.harness.sysfs import write_port
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
@@ -376,3 +377,17 @@ def test_a_gpu_in_mig_mode_is_said_to_be_not_tested(simulated: SimulatedHost) ->
     assert one["status"] == "not tested"
     assert "MIG is enabled" in one["evidence"]
     assert "MIG is enabled" in output
+
+
+def test_a_port_that_counts_errors_during_the_run_is_named(simulated: SimulatedHost) -> None:
+    sysfs = simulated.registry.folder / "sys"
+    write_port(sysfs, "mlx5_0", symbol_error="7", link_downed="0")
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 2")))
+    with run.started() as process:
+        eventually(lambda: run.events("stressor.ready"))
+        write_port(sysfs, "mlx5_0", symbol_error="19", link_downed="1")
+        output_of(process, ExitCode.OK)
+    report = run.report()
+    assert report["verdict"] == "WARN"
+    (one,) = (one for one in report["checks"] if one["id"] == "node.infiniband")
+    assert one["evidence"] == "1 of 1 are active; mlx5_0/1: symbol_error +12, link_downed +1"

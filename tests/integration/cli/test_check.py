@@ -13,6 +13,7 @@ from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.main import run_command_line
 from sentinel.host.simulation import Registry
+from tests.harness.sysfs import write_controller, write_port
 
 pytestmark = pytest.mark.long
 
@@ -210,11 +211,15 @@ def test_a_bug_is_no_fault_of_a_gpu(check: Check, monkeypatch: pytest.MonkeyPatc
 
 
 def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) -> None:
+    def counted(out: str) -> str:
+        (row,) = (one for one in json.loads(out)["node"] if one["id"] == "node.gpus")
+        return str(row["evidence"])
+
     code, out, _ = check("--expect-gpus", "2", "--json")
-    assert (code, json.loads(out)["node"][-1]["evidence"]) == (0, "2 of 2 are there")
+    assert (code, counted(out)) == (0, "2 of 2 are there")
     code, out, _ = check("--expect-gpus", "3", "--json")
     assert (code, json.loads(out)["verdict"]) == (1, "fail")
-    assert json.loads(out)["node"][-1]["evidence"].startswith("2 of 3 are there")
+    assert counted(out).startswith("2 of 3 are there")
     assert check("--expect-gpus", "3", "--gpus", "0")[0] == 1
     code, out, _ = check("--expect-gpus", "3", "--npd")
     assert (code, out) == (1, "node: node.gpus = 1\n")
@@ -233,3 +238,20 @@ def test_a_gpu_in_mig_mode_has_a_row_that_is_not_tested(check: Check, registry: 
     ]
     assert [one["status"] for one in rows] == ["pass", "not tested"]
     assert "its instances are not burned in" in check()[1]
+
+
+def test_a_port_that_is_down_beside_an_active_one_is_a_warning(
+    check: Check, registry: Registry
+) -> None:
+    def rows() -> dict[str, str]:
+        code, out, _ = check("--json")
+        assert code == 0
+        return {one["id"]: one["status"] for one in json.loads(out)["node"]}
+
+    names = ("node.infiniband", "node.memory_errors")
+    assert [rows()[name] for name in names] == ["n/a", "n/a"]
+    write_port(registry.folder / "sys", "mlx5_0")
+    write_port(registry.folder / "sys", "mlx5_1", state="1: DOWN")
+    write_controller(registry.folder / "sys", ue_count="1")
+    assert [rows()[name] for name in names] == ["warn", "warn"]
+    assert "mlx5_1/1: it is DOWN" in check()[1]

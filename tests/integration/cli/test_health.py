@@ -140,7 +140,9 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
         (("PASS",), "--require pass --gpus 0", 0),
         (("PASS",), "--require pass --gpus 1", 3),
         (("PASS", "FAIL"), "--require pass --gpus 0", 0),
+        (("FAIL", "PASS"), "--require pass --gpus 0 --gpus 1", 1),
         (("PASS",), "--gpus 9", 4),
+        (("PASS",), "--gpus 1-0", 2),
         (("PASS",), "--require pass --npd", 2),
     ],
 )

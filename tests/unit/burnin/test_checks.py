@@ -27,6 +27,7 @@ from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     GpuEvidence,
     GrowthEvidence,
+    HostEvidence,
     MomentEvidence,
     NodeEvidence,
     ParticipationEvidence,
@@ -36,7 +37,7 @@ from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.config.plan import Phase
-from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
+from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.check_evidence import (
     FORMER,
@@ -213,7 +214,8 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("temperature.memory", Run(read={"memory_temperature_c": 96}), FAIL),
     ("temperature.memory", Run(read={"memory_temperature_c": 93}), WARN),
     ("temperature.memory", Run(counters={"memory_maximum_c": None}), ABSENT),
-    ("load.temperature_spread", Run(read={"temperature_c": 76}), WARN),
+    ("load.temperature_spread", Run(read={"temperature_c": 71}), WARN),
+    ("load.temperature_spread", Run(read={"temperature_c": 70}), PASS),
     ("load.power", Run(read={"power_w": 400}), WARN),
     ("load.power", Run(steady=False), UNTESTED),
     ("load.memory_clock", Run(read={"memory_clock_mhz": 1600}), FAIL),
@@ -237,6 +239,16 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("rate.peers", Run(tflops=565, counters=LOWER_CLOCK), WARN),
     ("rate.peers", Run(read={"power_w": 400}), UNTESTED),
     ("rate.peers", Run(tflops=400, counters=BELOW_DEFAULT), UNTESTED),
+    ("bandwidth.peers", Run(copy=4.1), PASS),
+    ("bandwidth.peers", Run(copy=4.0), WARN),
+    ("bandwidth.peers", Run(copy=3.4), FAIL),
+    ("bandwidth.peers", Run(copy=None), UNTESTED),
+    ("bandwidth.peers", Run(copy=3.4, counters=BELOW_DEFAULT), UNTESTED),
+    ("bandwidth.peers", Run(copy=3.4, counters={"driver": "simulated"}), ABSENT),
+    ("bandwidth.history", Run(copy=4.1), PASS),
+    ("bandwidth.history", Run(copy=4.0), WARN),
+    ("bandwidth.history", Run(copy=None), UNTESTED),
+    ("bandwidth.history", Run(copy=4.0, counters=BELOW_DEFAULT), ABSENT),
     ("rate.history", Run(tflops=560), FAIL),
     ("rate.history", Run(tflops=575), WARN),
     ("rate.history", Run(read={"power_w": 400}), UNTESTED),
@@ -311,6 +323,32 @@ def expected(number: int, *listed: Counters, **more: Any) -> ExpectedEvidence:
     return ExpectedEvidence(expected=number, listed=listed, **more)
 
 
+PORTS = tuple(
+    Port(
+        name=f"mlx5_{number}/1",
+        state="ACTIVE",
+        rate="400 Gb/sec (4X NDR)",
+        layer="InfiniBand",
+        errors={"symbol_error": 3, "link_downed": 1},
+    )
+    for number in range(2)
+)
+
+
+def host(*ports: Port, before: tuple[Port, ...] = PORTS, **more: Any) -> HostEvidence:
+    return HostEvidence(before=HostCounters(ports=before), after=HostCounters(ports=ports, **more))
+
+
+def port(**changed: Any) -> Port:
+    """Change the second port."""
+    return replace(PORTS[1], **changed)
+
+
+def memory(after: dict[str, int] | None, **before: int) -> HostEvidence:
+    counted = None if after is None else HostCounters(memory=after)
+    return HostEvidence(before=HostCounters(memory=before), after=counted)
+
+
 NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY), FAIL, 1),
     ("node.inventory", inventory(HEALTHY, replace(PEER, pci_bus_id=BUSES[1].lower())), PASS, 0),
@@ -324,6 +362,36 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
     ("node.gpus", expected(8), FAIL, 8),
     ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
+    ("node.infiniband", host(*PORTS), PASS, 0),
+    ("node.infiniband", HostEvidence(before=HostCounters(ports=PORTS)), PASS, 0),
+    ("node.infiniband", host(PORTS[0], port(state="DOWN")), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(rate="200 Gb/sec (4X HDR)")), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 4})), WARN, 1),
+    ("node.infiniband", host(PORTS[0], port(errors={"link_downed": 2})), WARN, 1),
+    ("node.infiniband", host(PORTS[0]), WARN, 1),
+    # A counter that was reset, or that could not be read, proves nothing.
+    ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 0})), PASS, 0),
+    ("node.infiniband", host(PORTS[0], port(state=None)), PASS, 0),
+    # Not used at all, or another kind of network.
+    ("node.infiniband", host(port(state="DOWN"), before=(port(state="DOWN"),)), PASS, 0),
+    (
+        "node.infiniband",
+        host(
+            PORTS[0],
+            port(state="DOWN", layer="Ethernet"),
+            before=(PORTS[0], port(state="DOWN", layer="Ethernet")),
+        ),
+        PASS,
+        0,
+    ),
+    ("node.infiniband", host(*(replace(one, state=None) for one in PORTS)), UNTESTED, None),
+    ("node.infiniband", host(error="not read within 5 s"), UNTESTED, None),
+    ("node.infiniband", host(before=()), ABSENT, None),
+    ("node.memory_errors", memory({"mc0 ce_count": 5}, **{"mc0 ce_count": 5}), PASS, 0),
+    ("node.memory_errors", memory({"mc0 ce_count": 7}, **{"mc0 ce_count": 5}), WARN, 2),
+    ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),
+    ("node.memory_errors", memory(None, **{"mc0 ce_count": 5}), PASS, 0),
+    ("node.memory_errors", memory(None), ABSENT, None),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
@@ -575,6 +643,32 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
     # All its peers have links: it lost all of its own.
     assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
+
+
+@pytest.mark.parametrize(
+    ("own", "air", "value"),
+    [
+        # It is slow, and as hot as its peers: 0.096 C/W, and theirs 0.043.
+        ({"power_w": 345.0, "temperature_c": 63.0}, 30, 18.0),
+        # It is slow, and as much cooler.
+        ({"power_w": 345.0, "temperature_c": 45.0}, 30, 0.0),
+        # Nothing is known of the air: a GPU before the run was as hot as under load.
+        ({"power_w": 345.0, "temperature_c": 63.0}, 60, 3.0),
+        ({"power_w": 345.0, "temperature_c": 63.0}, None, 3.0),
+        # More power explains nothing.
+        ({"power_w": 720.0, "temperature_c": 63.0}, 30, 3.0),
+        ({"power_w": None, "temperature_c": 63.0}, 30, 3.0),
+    ],
+)
+def test_a_cool_gpu_that_is_slow_is_as_hot_as_its_power_explains(
+    own: dict[str, float | None], air: int | None, value: float
+) -> None:
+    cold = {"temperature_c": air}
+    run = Run(read=own, before=cold)
+    found = judge("load.temperature_spread", run.evidence([Run(before=cold)] * 7))
+    assert found.value == pytest.approx(value)
+    assert found.status is (WARN if value > 10 else PASS)
+    assert ("0.096 C/W at 345 W, theirs 0.043 C/W at 690 W" in found.evidence) == (value == 18.0)
 
 
 @pytest.mark.parametrize("check", ["rate.peers", "load.temperature_spread"])

@@ -27,7 +27,7 @@ from sentinel.protocol import __version__
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
 from tests.harness.example_run import STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
@@ -172,12 +172,12 @@ def settings_of(**values: str) -> tuple[Given, ...]:
 @pytest.mark.parametrize(
     ("begun", "given", "wanted"),
     [
-        ({}, {}, ["--memory=88%", "--chunk=512MiB", "--throttle=critical"]),
+        ({}, {}, ["--memory=88%", "--keep-free=0", "--throttle=critical"]),
         ({"memory__target": "10%"}, {}, ["--memory=10%"]),
         ({"memory__target": "10%"}, {"memory__target": "9%"}, "--memory=9%: the run was begun"),
         ({"memory__target": "10%"}, {"memory__target": "10 %"}, ["--memory=10%"]),
         ({}, {"memory__target": "10%"}, "begun with 88%"),
-        ({}, {"memory__keep_free": "1GiB"}, "begun with the default"),
+        ({}, {"memory__keep_free": "1GiB"}, "begun with 0"),
         ({"rearm": "7s", "for": "1h"}, {}, ["--rearm=7s"]),
         ({"rearm": "7s"}, {"rearm": "9s"}, []),
     ],
@@ -251,11 +251,11 @@ def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
     folder = ExampleRun().write(tmp_path)
     after = CountersResult(counters=counters_of(folder), driver_error=None, stuck=False)
     reopen(folder, [])
-    complete(folder, after, None)
+    complete(folder, after, None, HostCounters())
     assert json.loads(folder.counters.read_text())["kernel_log_error"] is None
     reopen(folder, [])
     reopen(folder, [])
-    complete(folder, after, None)
+    complete(folder, after, None, HostCounters())
     found = judge_run(folder, Thresholds()).gpus[0]
     (xid,) = (result for result in found.results if result.id == "xid")
     assert xid.status is Status.NOT_TESTED

@@ -298,11 +298,12 @@ def test_saved_settings_are_over_the_file_and_below_variables_and_flags(tmp_path
 
 
 def test_a_missing_file_has_nothing_and_an_invalid_one_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "settings.toml"
+    path = tmp_path / "my settings.toml"
     assert read_saved(path) == ()
     path.write_text('powr = "1W"\n')
-    with pytest.raises(ConfigError, match=r"settings\.toml: powr"):
+    with pytest.raises(ConfigError, match=r"settings\.toml: powr") as caught:
         read_saved(path)
+    assert f"mv '{path}' '{path}.bad'" in caught.value.remedy
 
 
 def test_a_file_that_another_user_could_have_written_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""The checks of the host around the GPUs: its InfiniBand ports and its memory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.check import (
+    Action,
+    Judgement,
+    Limits,
+    Severity,
+    Table,
+    Unjudged,
+    above,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.checks.evidence import HostEvidence
+from sentinel.protocol.counters import HostCounters, Port
+
+TABLE = Table()
+check = TABLE.check
+
+_ACTIVE = "ACTIVE"
+
+
+def _read(host: HostCounters) -> HostCounters:
+    """Return what was read.
+
+    Raises:
+        Unjudged: Nothing was.
+    """
+    if host.error is not None:
+        raise Unjudged(untested(host.error))
+    return host
+
+
+@check(
+    "node.infiniband",
+    rule="ports that are not active beside active ones, that are gone, or whose counters of errors"
+    " grew or whose rate changed in a run: {limits}",
+    source=f"Linux, Documentation/ABI/stable/sysfs-class-infiniband; limit: {basis.OWN}",
+    do=Action(
+        Severity.TRIAGE,
+        "CHECK_MECHANICALS: check the cable, the transceiver and the switch's port; the fabric"
+        " itself is not tested.",
+    ),
+    unit="ports",
+    warn=above(0),
+)
+def _node_infiniband(evidence: HostEvidence, limits: Limits) -> Judgement:
+    """All InfiniBand ports are active, and counted no errors in a run.
+
+    Reads /sys/class/infiniband/*/ports/*: state, rate, symbol_error, link_downed,
+    link_error_recovery.
+    """
+    first, last = _read(evidence.before), _read(evidence.after or evidence.before)
+    if not first.ports:
+        return not_applicable("the host has no InfiniBand port")
+    if all(port.state is None for port in last.ports):
+        return untested("the state of no port could be read")
+    later = {port.name: port for port in last.ports}
+    active = {port.layer for port in last.ports if port.state == _ACTIVE}
+    troubles = {
+        port.name: list(_troubles(port, later.get(port.name), active)) for port in first.ports
+    }
+    bad = [f"{name}: {', '.join(found)}" for name, found in troubles.items() if found]
+    text = f"{sum(port.state == _ACTIVE for port in last.ports)} of {len(first.ports)} are active"
+    return by_limits(len(bad), limits, "; ".join([text, *bad]))
+
+
+def _troubles(port: Port, later: Port | None, active: set[str | None]) -> Iterator[str]:
+    """Describe what is wrong with a port after a run, or now."""
+    if later is None:
+        yield "it is gone"
+        return
+    if later.state not in {_ACTIVE, None} and (later.layer in active or port.state == _ACTIVE):
+        yield f"it is {later.state}"
+    if None not in {port.rate, later.rate} and port.rate != later.rate:
+        yield f"its rate was {port.rate}, and is {later.rate}"
+    for name, count in later.errors.items():
+        grown = count - port.errors.get(name, count)
+        if grown > 0:
+            yield f"{name} +{grown:,}"
+
+
+@check(
+    "node.memory_errors",
+    rule="uncorrected errors since the host was started, and corrected ones of a run: {limits}",
+    source=f"Linux, Documentation/ABI/testing/sysfs-devices-edac; limit: {basis.OWN}",
+    do=Action(Severity.MONITOR, "CONTACT_SUPPORT: the host's memory, not a GPU's, has errors."),
+    unit="errors",
+    warn=above(0),
+)
+def _node_memory_errors(evidence: HostEvidence, limits: Limits) -> Judgement:
+    """The memory of the host has no errors.
+
+    Reads /sys/devices/system/edac/mc/mc*: ce_count, ue_count.
+    """
+    first, last = _read(evidence.before), _read(evidence.after or evidence.before)
+    if not last.memory:
+        return not_applicable("the kernel counts no errors of this host's memory")
+    counted = {
+        name: count if name.endswith("ue_count") else max(0, count - first.memory.get(name, count))
+        for name, count in last.memory.items()
+    }
+    text = ", ".join(f"{name} {count:,}" for name, count in counted.items() if count)
+    return by_limits(sum(counted.values()), limits, text)
