@@ -413,6 +413,13 @@ class Former:
     #: The enforced limit in watts.
     power_limit_w: float | None = None
     vbios: str | None = None
+    #: Median TB/s of copying in the GPU's memory; None without such a phase.
+    copy: float | None = None
+
+
+def is_copy(workload: str) -> bool:
+    """Check whether a workload does nothing but to read and write the GPU's memory."""
+    return workload.partition(":")[0] == "elementwise"
 
 
 def former_runs(
@@ -448,7 +455,13 @@ def _of_same_plan(
         or run["started"] >= header["started"]
     ):
         return
+    copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
     for gpu in report["gpus"]:
+        copied = [
+            row["median"] / 1e12
+            for row in gpu["measurements"]
+            if row["name"] == "bytes_per_s" and row["phase"] in copies
+        ]
         steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
@@ -459,5 +472,6 @@ def _of_same_plan(
                 temperature_c=temperature,
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
+                copy=copied[-1] if copied else None,
             )
             yield (gpu["uuid"], gpu["serial"]), former

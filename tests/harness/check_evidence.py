@@ -157,6 +157,7 @@ def later(dice: random.Random, before: Counters, seconds: float) -> Counters:
 SECONDS = 3600.0
 PEER = replace(HEALTHY, index=1, uuid="GPU-22222222-0000-0000-0000-000000000000")
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
+COPY = Phase(name="copy", workload="elementwise", seconds=10, checked=False)
 MEMORY = Phase(name="memory", workload="memtest", passes=1)
 LINKS = Phase(name="links", workload="links", seconds=15, together=True, mandatory=False)
 REFERENCE = Reference(
@@ -169,6 +170,7 @@ FORMER = tuple(
         temperature_c=60.0,
         power_limit_w=HEALTHY.power_limit_w,
         vbios=HEALTHY.vbios,
+        copy=4.3,
     )
     for day in range(3)
 )
@@ -229,6 +231,8 @@ class Run:
     """What one GPU did in a burn-in; healthy by default, with seven others."""
 
     tflops: float = 600.0
+    #: The bandwidth of copying, in TB/s.
+    copy: float | None = 4.3
     checks: int = 1000
     share: float | None = 0.81
     #: The readings under load that differ from READINGS.
@@ -273,13 +277,18 @@ class Run:
         work_of_links = {"given_up": self.given_up, "longest": done}
         links = PhaseRecord(phase=self.phase_of_links, work=work_of_links)
         links.links = self.links.samples() if self.links is not None else []
+        copy = PhaseRecord(phase=COPY, work={"seconds": COPY.seconds})
+        if self.copy is not None:
+            moved = {"seconds": 1.0, "flops": 0.0, "bytes": self.copy * 1e12}
+            copy.stretches = [(0.0, 9.0)]
+            copy.reports = [Sample(at=at, values=moved) for at in seconds[:10]]
         first: Any = {"uuid": f"GPU-{index}", "index": index, **self.counters}
         last: Any = {"at": HEALTHY.at + SECONDS, "energy_j": 2e6, **first, **self.after}
         first = {**first, **self.before}
         return GpuRecord(
             uuid=f"GPU-{index}",
             index=index,
-            phases=[memory, links, steady],
+            phases=[memory, links, copy, steady],
             before=replace(HEALTHY, **first),
             after=replace(HEALTHY, **last),
             events=[{"at": 1.0, **event} for event in self.events],

@@ -61,3 +61,4 @@ def compare(text: str) -> Action:
 
 
 SLOW = compare("compare power, temperature and clocks.")
+SLOW_MEMORY = compare("compare the memory clock and the corrected errors.")

@@ -29,6 +29,7 @@ from sentinel.burnin.checks.load_checks import (
 )
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord
+from sentinel.burnin.run_folder import Former, is_copy
 from sentinel.protocol.stressor import FindingPlace
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.
@@ -230,13 +231,28 @@ def _rate(phase: PhaseRecord | None) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def _unfit(record: GpuRecord) -> str | None:
-    """Explain why the rate of a GPU must not be judged, or return None."""
+def _copy_rate(record: GpuRecord) -> float | None:
+    """Compute the median bandwidth of the last phase that only copies."""
+    phases = [phase for phase in record.phases if is_copy(phase.phase.workload)]
+    rates = [rates for phase in phases if (rates := phase.rates("bytes"))]
+    return statistics.median(rates[-1]) if rates else None
+
+
+def _limited(record: GpuRecord) -> str | None:
+    """Explain by a lower power limit why no rate must be judged, or return None."""
     before = record.before
     if before is not None and before.power_limit_w and before.power_limit_default_w:
         limit = before.power_limit_w / before.power_limit_default_w
         if limit < SAME_LIMIT:
             return f"its power limit is {limit:.0%} of the default"
+    return None
+
+
+def _unfit(record: GpuRecord) -> str | None:
+    """Explain why the rate of a GPU must not be judged, or return None."""
+    limited = _limited(record)
+    if limited is not None:
+        return limited
     share = power_share(record)
     if share is not None and share < MIN_POWER_SHARE:
         return f"the load reached only {share:.0%} of the power limit"
@@ -315,6 +331,63 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return judge_rate(own, peers, limits, _explained(evidence))
 
 
+def _former(evidence: LoadEvidence) -> list[Former]:
+    """Select the earlier runs at the same power limit and with the same VBIOS."""
+    before = evidence.record.before
+    state = before and (before.power_limit_w, before.vbios)
+    return [run for run in evidence.former if (run.power_limit_w, run.vbios) == state]
+
+
+def _judge_copy(evidence: LoadEvidence, limits: Limits, usual: float, of: str) -> Judgement:
+    """Judge the bandwidth of the memory against what is usual, in bytes a second."""
+    if evidence.now.driver == "simulated":
+        return not_applicable("a simulated GPU copies in the host's memory")
+    own, limited = _copy_rate(evidence.record), _limited(evidence.record)
+    if own is None or limited is not None:
+        return untested(limited or "no bandwidth counts")
+    measures = (format_measure("bytes_per_s", rate) for rate in (own, usual))
+    text = f"; the median of {of} is ".join(measures)
+    return by_limits(round(own / usual, 4), limits, text)
+
+
+@check(
+    "bandwidth.peers",
+    source=f"Microsoft Autopilot: 0.8; the warning: {basis.OWN}, as links.peer",
+    do=basis.SLOW_MEMORY,
+    unit="of the median",
+    fail=below(0.8),
+    warn=below(0.95),
+)
+def _bandwidth_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The memory is as fast as that of the GPU's peers.
+
+    Reads the median bandwidth of the phase that copies (elementwise).
+    """
+    peers = peers_of(map(_copy_rate, evidence.peers))
+    if peers is None:
+        return not_applicable(f"fewer than {MIN_PEERS} GPUs of this model have copied")
+    return _judge_copy(evidence, limits, peers.median, f"{peers.count:,}")
+
+
+@check(
+    "bandwidth.history",
+    source=basis.OWN,
+    do=basis.SLOW_MEMORY,
+    unit="of the median",
+    warn=below(0.95),
+)
+def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The memory is as fast as it was.
+
+    Reads the median bandwidth of the phase that copies (elementwise) against earlier runs.
+    """
+    rates = [run.copy for run in _former(evidence) if run.copy is not None]
+    if len(rates) < MIN_RUNS:
+        text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
+        return not_applicable(f"{text}; {MIN_RUNS} are needed")
+    return _judge_copy(evidence, limits, statistics.median(rates) * 1e12, f"{len(rates)} runs")
+
+
 @check(
     "rate.history",
     source=f"SuperBench: 5 %; the warning: {basis.OWN}",
@@ -330,14 +403,10 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """
     record, phase = evidence.record, steady_phase(evidence.record)
     warm = phase.median("temperature_c") if phase is not None else None
-    state = record.before and (record.before.power_limit_w, record.before.vbios)
     rates = [
         run.rate
-        for run in evidence.former
-        if (run.power_limit_w, run.vbios) == state
-        and (
-            warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
-        )
+        for run in _former(evidence)
+        if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
     ]
     if len(rates) < MIN_RUNS:
         text = f"{len(rates)} earlier runs of this plan on this card, at this limit and a like"

@@ -33,12 +33,18 @@ RATE = 600e12
 
 
 def gpu(
-    draw: random.Random, index: int, speed: float = 1.0, changed: Mapping[str, Any] | None = None
+    draw: random.Random,
+    index: int,
+    speed: float = 1.0,
+    changed: Mapping[str, Any] | None = None,
+    memory: float = 1.0,
 ) -> GpuRecord:
     """Record half a minute of a GPU under load, with noise; ``changed`` are constant readings."""
     heat = draw.gauss(62.0, HEAT_NOISE)
     own = speed * draw.gauss(1.0, RATE_NOISE)
-    record = Run().record(index)
+    # A stream of its own keeps what the others draw, such as temperatures that compare.
+    bandwidth = 4.3 * memory * random.Random(heat).gauss(1.0, RATE_NOISE)
+    record = Run(copy=bandwidth).record(index)
     steady = record.phases[-1]
     steady.telemetry, steady.reports = [], []
     for at in range(30):
@@ -134,6 +140,16 @@ def test_every_slow_gpu_with_a_bad_cooler_is_found_and_no_cool_one_is_accused() 
                 record.before = replace(record.before, temperature_c=30)
             spread = {"load.temperature_spread"} & alarms(judged(draw, records[0], records[1:]))
             assert spread == found, (power, extra)
+
+
+@pytest.mark.long
+def test_every_slow_memory_is_found_and_no_other_is_accused() -> None:
+    draw = random.Random(7)
+    for _ in range(TRIALS):
+        share = draw.uniform(0.4, 0.92)
+        slow, peers = gpu(draw, 0, memory=share), [gpu(draw, index) for index in range(1, 8)]
+        assert alarms(judged(draw, slow, peers)) == {"bandwidth.peers", "bandwidth.history"}, share
+        assert alarms(judged(draw, peers[0], [slow, *peers[1:]])) == set()
 
 
 @pytest.mark.long

@@ -89,13 +89,21 @@ HEADER: dict[str, Any] = {
     "started": "2026-11-23T00:00:00+00:00",
 }
 CARD = ("GPU-0", "S1")
+PHASES = [
+    {"name": name, "workload": workload}
+    for name, workload in (("memory", "memtest"), ("copy", "elementwise:dtype=fp16"))
+]
 
 
 def report(**changes: Any) -> dict[str, Any]:
     """Build the report of an earlier run."""
     found: dict[str, Any] = {
         "schema_version": "1.0",
-        "run": {"id": "before", "plan": {"hash": "h"}, "started": "2026-11-22T00:00:00+00:00"},
+        "run": {
+            "id": "before",
+            "plan": {"hash": "h", "phases": PHASES},
+            "started": "2026-11-22T00:00:00+00:00",
+        },
         "node": {"driver": "580"},
         "gpus": [
             {
@@ -108,6 +116,8 @@ def report(**changes: Any) -> dict[str, Any]:
                     {"name": "flops_per_s", "steady": True, "median": 600e12},
                     {"name": "flops_per_s", "steady": False, "median": 1e12},
                     {"name": "temperature_c", "steady": True, "median": 60.0},
+                    {"name": "bytes_per_s", "phase": "memory", "steady": False, "median": 3e12},
+                    {"name": "bytes_per_s", "phase": "copy", "steady": False, "median": 4e12},
                 ],
             }
         ],
@@ -121,7 +131,9 @@ def report(**changes: Any) -> dict[str, Any]:
     return found
 
 
-def found(tmp_path: Path, *reports: object) -> dict[tuple[str, str], list[float]]:
+def found(
+    tmp_path: Path, *reports: object, name: str = "rate"
+) -> dict[tuple[str, str], list[float]]:
     """Write reports beside a run; return the rates that count."""
     for number, report in enumerate(reports):
         folder = tmp_path / f"run-{number}"
@@ -129,11 +141,15 @@ def found(tmp_path: Path, *reports: object) -> dict[tuple[str, str], list[float]
         text = report if isinstance(report, str) else json.dumps(report)
         (folder / "report.json").write_text(text)
     runs = former_runs(RunFolder(path=tmp_path / "now"), HEADER)
-    return {card: [one.rate for one in former] for card, former in runs.items()}
+    return {card: [getattr(one, name) for one in former] for card, former in runs.items()}
 
 
 def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
     assert found(tmp_path, report(), report()) == {CARD: [600.0, 600.0]}
+
+
+def test_the_bandwidth_of_earlier_runs_is_that_of_copying(tmp_path: Path) -> None:
+    assert found(tmp_path, report(), name="copy") == {CARD: [4.0]}
 
 
 @pytest.mark.parametrize(
