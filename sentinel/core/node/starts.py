@@ -291,10 +291,14 @@ def _limit(state: State, seen: Observation) -> Ruling | None:
 
 
 def _room(state: State) -> float:
-    """Compute how many more GPUs ``limits.gpus`` allows to hold."""
-    if state.config.max_gpus is None:
-        return math.inf
-    return state.config.max_gpus - sum(gpu_state.is_held for gpu_state in state.gpu_states.values())
+    """Compute how many more GPUs the limits allow to hold."""
+    gpu_states, config = state.gpu_states.values(), state.config
+    room = math.inf
+    if config.max_gpus is not None:
+        room = config.max_gpus - sum(gpu_state.is_held for gpu_state in gpu_states)
+    if config.leave_idle:
+        room = min(room, sum(map(_is_free, gpu_states)) - config.leave_idle)
+    return room
 
 
 def _left_idle(config: Config) -> str:

@@ -137,7 +137,10 @@ def test_a_start_does_not_wait_for_long() -> None:
     assert world.standby.running
 
 
-@pytest.mark.parametrize(("config", "first"), [(Config(), [0, 1]), (Config(max_gpus=1), [])])
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [(Config(), [0, 1]), (Config(max_gpus=1), []), (Config(leave_idle=2), [])],
+)
 def test_only_the_last_gpu_waits(config: Config, first: list[int]) -> None:
     world = loading(3, config)
     world.run_for(STANDBY_WAIT_S - 1)
