@@ -58,10 +58,12 @@ def step_gpu(
     )
     step = _rearmed(step.then(lambda _: supervised), before, seen, config)
     if was_stopping and not isinstance(step.state.stressor, Stopping):
-        # While the child was there, unattributed memory was taken for its own.
+        # While the child was there, unattributed memory was taken for its own. A GPU that is busy
+        # only now has a newcomer that came beside it.
         gpu_state = _attributed(replace(step.state, ended=now), reading, config)
-        step = step._replace(state=gpu_state)
-        step = step.then(_update_occupancy, reading, now, config, unusable)
+        seen_now = _update_occupancy(gpu_state, reading, now, config, unusable)
+        seen_now = _rearmed(seen_now, gpu_state.occupancy, seen, config)
+        step = step.then(lambda _: seen_now)
     return step
 
 
