@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from signal import SIGKILL
 
 _SIZES = {
     "B": 1,
@@ -171,6 +170,10 @@ def format_brief(seconds: float) -> str:
     return f"{seconds / 86400:.0f}d"
 
 
+#: The number of the signal that the kernel sends where memory runs out.
+_SIGKILL = 9
+
+
 def format_exit(code: int) -> str:
     """Format how a process ended that was not asked to, such as ``exited with code 3``.
 
@@ -178,5 +181,5 @@ def format_exit(code: int) -> str:
     """
     if code >= 0:
         return f"exited with code {code}"
-    hint = " (the kernel sends it where memory runs out: see `dmesg`)" if code == -SIGKILL else ""
+    hint = " (the kernel sends it where memory runs out: see `dmesg`)" if code == -_SIGKILL else ""
     return f"was ended by signal {-code}, which sentinel did not send{hint}"
