@@ -29,6 +29,7 @@ from sentinel.diagnostics.host_counters import read_host
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import EarlierWork, Given
 from sentinel.protocol.gpu import Gpu
@@ -307,7 +308,7 @@ def _reconnected(
 ) -> EventStream | None:
     """Follow the same daemon again, or return None if it is gone."""
     deadline = time.monotonic() + _RECONNECT_TIMEOUT_S
-    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
+    while time.monotonic() < deadline and (stat := read_stat(pid)) is not None and stat.alive:
         with suppress(SentinelError):
             stream = client.events(last, daemon).open()
             if stream.daemon == daemon:

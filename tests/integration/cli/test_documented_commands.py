@@ -45,6 +45,7 @@ CODES = {
     r"sentinel config check .*": {2},  # no such file on this host
     r"python -m sentinel workloads try careless:careless .*": {1},
     r"sentinel check --gpus 0,3": {0},
+    r"sentinel check --expect-gpus 8": {1},  # there are four
     r"python -m sentinel .* retention:retention:pattern=200": {2},  # a number that it refuses
     # The run that the report is of has the verdict FAIL.
     r"sentinel report(?! --compare).*": {1},
