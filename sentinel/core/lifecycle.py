@@ -121,6 +121,8 @@ def step(
         case Stopping(exit=None) as stopping:
             return _await_exit(gpu_state, stopping, evidence, now)
         case Stopping() as stopping:
+            if stopping.cause is StopCause.EXITED and _has_another_workload(gpu_state, config):
+                stopping = replace(stopping, cause=StopCause.POLICY)
             return settle(gpu_state, stopping, reading, now, stalled=stalled)
         case Backoff(until=until) if now >= until:
             return Step(replace(gpu_state, stressor=Stopped()))
@@ -128,6 +130,16 @@ def step(
             return Step(gpu_state, due=until)
         case _:
             return Step(gpu_state)
+
+
+def _has_another_workload(gpu_state: GpuState, config: Config) -> bool:
+    """Check whether new settings have replaced the workload of the stressor that ends.
+
+    Its failure would make the GPU FATAL with a workload that has never run. A plan changes it, too,
+    and counts each failure.
+    """
+    spec = gpu_state.launch.spec
+    return config.plan is None and spec is not None and spec.workload != config.workload
 
 
 def stop(

@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.gpu_state import Backoff, Fatal, Running, Starting
+from sentinel.core.gpu_state import Backoff, Fatal, Running, Starting, Stopping
 from sentinel.core.node.status import gpu_views
 from sentinel.core.observation import Observation
 from sentinel.errors import ExitCode
 from sentinel.protocol.stressor import ChildMessage, CreatingContext, FailureKind, Preparing
-from tests.harness.core_scenarios import occupied, started, times
+from tests.harness.core_scenarios import occupied, reconfigured, started, times
 from tests.harness.world import GIB, World
 
 
@@ -222,3 +222,16 @@ def test_a_stop_kills_a_stressor_that_still_starts(how: str, asked: list[str]) -
     world.interrupts.pending = ("SIGTERM", False)
     world.run(lambda: world.spawner.killed or world.spawner.stop_requests, within=1.0)
     assert [uuid for uuid, _ in world.spawner.stop_requests] == asked
+
+
+@pytest.mark.parametrize(("workload", "fatal"), [("gemm", True), ("hold", False)])
+def test_a_failure_of_a_former_workload_is_not_that_of_the_next(
+    workload: str, *, fatal: bool
+) -> None:
+    world = occupied()
+    world.fail(kind=FailureKind.UNUSABLE, after=0.5)
+    world.run_for(0.2)
+    assert isinstance(world.gpu_state().stressor, Stopping)
+    world.state = reconfigured(world, workload=workload)
+    world.run_for(1.5)
+    assert isinstance(world.gpu_state().stressor, Fatal) is fatal
