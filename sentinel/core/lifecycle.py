@@ -193,11 +193,12 @@ def _supervise(
         event = gpu_event("gpu.unwatched", gpu_state, now, unwatched_s=unwatched)
         return _kill(gpu_state, StopCause.UNWATCHED, now)._replace(events=(event,))
     match gpu_state.stressor:
-        case Starting(since=since) as starting if now - since >= config.start_timeout:
+        # The sums of the wake-ups: a difference may round to less, and wake up again at once.
+        case Starting(since=since) as starting if now >= since + config.start_timeout:
             reason = f"not ready within {config.start_timeout:g} s: {waits_for(starting)}"
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
             return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
-        case Running(last_progress=last) if now - last >= config.hang_after and not stalled:
+        case Running(last_progress=last) if now >= last + config.hang_after and not stalled:
             reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
             failed = Failed(kind=FailureKind.HANG, reason=reason)
             return _kill(gpu_state, StopCause.HANG, now, failed)

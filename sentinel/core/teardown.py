@@ -188,7 +188,7 @@ def settle(
         return Step(gpu_state)
     gone = _shows_exit(gpu_state, exit_, reading)
     back = gone and _is_memory_back(gpu_state, reading)
-    late = now - exit_.at >= SETTLE_TIMEOUT_S or isinstance(gpu_state.occupancy, Unknown)
+    late = now >= exit_.at + SETTLE_TIMEOUT_S or isinstance(gpu_state.occupancy, Unknown)
     foreign = gpu_state.attribution.foreign
     unmeasurable = gone and (
         any(process.memory is None for process in foreign)
