@@ -106,7 +106,7 @@ def test_both_situations_prove_the_same(daemon: Daemon, case: str) -> None:
         report["run"]["settings"] = []  # those of the daemon differ
         for one in report["run"]["resumed"]:
             one["settings"] = []
-        for gpu in report["gpus"]:  # how often a busy host interrupted, and what it let be measured
+        for gpu in report["gpus"]:  # a busy host interrupts more often and measures less
             gpu["interruptions"] = []
             gpu["checks"] = [
                 {**one, "value": None} for one in gpu["checks"] if one["id"] not in BY_THE_HOST
