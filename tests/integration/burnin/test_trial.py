@@ -175,7 +175,7 @@ def test_the_use_of_the_host_is_measured_until_the_process_ends() -> None:
         meter.sample(pid, 101.0)
     use = meter.result()
     assert use is not None
-    assert use.cores >= 0.3
+    assert use.cores > 0.29  # sums of hundredths may round down
     assert use.memory >= 50 * 2**20
     meter.sample(pid, 102.0)
     assert meter.result() == use, "it keeps its last sample"
