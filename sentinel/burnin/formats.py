@@ -15,7 +15,7 @@ from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.timeline import detection_power, plot
+from sentinel.burnin.timeline import detection_power, memory_heat, plot
 from sentinel.burnin.verdict import verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -95,6 +95,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
     if phase.get("retained_share"):
         parts.append(f"{phase['retained_share']:.1%} held untouched")
+    if heat := memory_heat(phase):
+        parts.append(heat)
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
     if phase["not_tested"]:
@@ -124,6 +126,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
             "limits": _limits,
             "measure": lambda value, name: measures.format_measure(name, value),
             "measure_title": measures.title,
+            "memory_heat": memory_heat,
             "moved": moved,
             "seconds": measures.format_seconds,
             "time": measures.format_time,

@@ -76,6 +76,7 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
         retention = gpu["coverage"][0]
         assert retention["done_s"] > 1.0, "no progress was reported while the stripe was held"
         assert 0.05 < retention["retained_share"] <= 0.25
+        assert retention["memory_heat"]["sensor"] == "memory"
 
 
 def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHost) -> None:
