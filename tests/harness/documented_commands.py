@@ -253,7 +253,8 @@ PROOFS: dict[str, str | Because] = {
         "It takes a minute of verified work; test_a_whole_plan_ends_with_a_pass_and_a_report has"
         " a short plan."
     ),
-    r"sentinel burnin(?: --expect-gpus 8 --report DIR)?": _BURNIN + "test_a_whole_plan_ends_with_a_pass_and_a_report",
+    r"sentinel burnin(?: --expect-gpus 8 --report DIR)?": _BURNIN
+    + "test_a_whole_plan_ends_with_a_pass_and_a_report",
     r"sentinel burnin --level .* --report \w+": _MEASURED,
     r"sentinel start; sentinel burnin .*": _MEASURED,
     r"sentinel burnin --plan .*": _DAEMON_BURNIN
