@@ -69,7 +69,7 @@ def _memory(record: GpuRecord, part: LinkPart) -> str | None:
 
 
 def _named_rates(rates: Mapping[LinkPart, float], names: Mapping[LinkPart, str]) -> str:
-    found = (f"{names[part]} {rates[part] / _GB:.1f} GB/s" for part in names if part in rates)
+    found = (f"{names[part]} {_rate(rates[part])}" for part in names if part in rates)
     return ", ".join(found)
 
 
