@@ -40,7 +40,8 @@ def test_the_same_bit_of_every_32nd_integer_does_not_cancel_out() -> None:
     """Of four at equal distances, changes of +, -, - and + cancel out if factors grow evenly."""
     integers = torch.zeros(1000, dtype=torch.int32)
     integers[[132, 164]] = 1
-    checksum = Checksum(*(torch.zeros(8000, dtype=torch.uint8) for _ in range(2)), longest=4000)
+    weights, weighted = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
+    checksum = Checksum(weights, weighted, longest=4000)
     checksum.queue(integers)
     right = checksum.value()
     integers[[100, 132, 164, 196]] ^= 1
