@@ -135,6 +135,9 @@ class LinkPart(StrEnum):
     PEER = "peer"
     """From another GPU, while this one sends as much to a third or the same."""
     ALL_REDUCE = "all_reduce"
+    TO_DEVICE_REMOTE = "host_to_device_remote"
+    """From memory of the host that is far from the GPU."""
+    TO_HOST_REMOTE = "device_to_host_remote"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +156,9 @@ class LinkMeasured:
     checked: int
     #: How many of them were in wrong words, or in wrong numbers of an all-reduce.
     wrong: int
+    #: Where the memory of the host is, or why that is not known; None between GPUs and on
+    #: simulated ones.
+    memory: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,17 @@ def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
     return found
 
 
+def _memory(record: GpuRecord, part: LinkPart) -> str | None:
+    """Find where the host's memory was that a part copied; None if nothing was said of it."""
+    found = [s.values.get("memory") for s in record.links if s.values["part"] == part]
+    return next((str(text) for text in reversed(found) if text is not None), None)
+
+
+def _named_rates(rates: Mapping[LinkPart, float], names: Mapping[LinkPart, str]) -> str:
+    found = (f"{names[part]} {rates[part] / _GB:.1f} GB/s" for part in names if part in rates)
+    return ", ".join(found)
+
+
 def _group_size(record: GpuRecord) -> int:
     return max((int(sample.values["size"]) for sample in record.links), default=0)
 
@@ -159,7 +170,8 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The link to the host has the rate of its generation and width.
 
-    Reads the workload links: the best second of copies of pinned memory, GPU by GPU.
+    Reads the workload links: the best second of copies of pinned memory, GPU by GPU, on the GPU's
+    own NUMA node where the host names it; those with a far node are in the evidence alone.
     """
     record = evidence.record
     _must_be_tested(record)
@@ -173,7 +185,15 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = {part: rate for part in names if (rate := _best(record, part).get(None)) is not None}
     if not own.keys() >= {LinkPart.TO_DEVICE, LinkPart.TO_HOST}:
         return not_applicable(_NO_LINK)
-    text = ", ".join(f"{names[part]} {rate / _GB:.1f} GB/s" for part, rate in own.items())
+    text = _named_rates(own, names)
+    local, remote = (
+        _memory(record, part) for part in (LinkPart.TO_DEVICE, LinkPart.TO_DEVICE_REMOTE)
+    )
+    text += f"; host memory: {local}" if local is not None else ""
+    if remote is not None:
+        far = {LinkPart.TO_DEVICE_REMOTE: "to the GPU", LinkPart.TO_HOST_REMOTE: "to the host"}
+        rates = {part: _best(record, part).get(None, 0.0) for part in far}
+        text += f"; with far memory, {remote}: {_named_rates(rates, far)}"
     generation, width = evidence.now.pcie_generation_maximum, evidence.now.pcie_width_maximum
     if generation not in _LANE_BYTES or not width:
         return not_applicable(f"{text}; the link's maximum is not reported")
