@@ -13,6 +13,7 @@ from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
+from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.timeline import detection_power, memory_heat, plot
@@ -95,8 +96,7 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
     if phase.get("retained_share"):
         parts.append(f"{phase['retained_share']:.1%} held untouched")
-    if heat := memory_heat(phase):
-        parts.append(heat)
+    parts += filter(None, (memory_heat(phase), describe_swing(phase)))
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
     if phase["not_tested"]:
@@ -121,6 +121,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         "burnin.html",
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
         filters={
+            "describe_swing": describe_swing,
             "detection_power": detection_power,
             "figures": _figures,
             "limits": _limits,

@@ -22,6 +22,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
 from sentinel.burnin.timeline import Span, absences, span
@@ -266,6 +267,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "memory_share": work.get("share"),
         "retained_share": work.get("retained"),
         "memory_heat": _memory_heat(phase),
+        "power_swing": power_swing(phase),
         "interruptions": work.get("interruptions", 0),
         "began": phase.began,
         "ended": phase.ended,

@@ -23,10 +23,11 @@ from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.comparison import flip, host_copy_of
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import Examiner, FindingReporter, Inspector
+from sentinel.stressor.injection import prove
 from sentinel.stressor.matmul import Layout, Product
 
 #: Incremented when the inputs, the multiplication or the checksum change.
-_GENERATION = 1
+_GENERATION = 2
 
 #: Variables that make cuBLAS choose other kernels, whose results differ in the last bits.
 _VARIABLES = (
@@ -179,6 +180,8 @@ class ResultPipeline:
         self._begin(seed)
         self._measure_quantum()
         self._prove()
+        self.product.multiply(self.slots[0])
+        prove(self.product, self.slots[0], seed, self.inspector.differs, self._ctx.send)
         self.examiner.thorough = True
         self._check_golden()
         for _ in range(_LEAD):
@@ -288,6 +291,16 @@ class ResultPipeline:
         self.settle()
         if self._verify == "sample":
             self._checked = max(0, self._written - len(self.slots))
+        if self.check_written() and self._verify != "off":
+            self._examine([])
+        return not self.inspector.stopped
+
+    def check_written(self) -> bool:
+        """Check all unchecked results on a settled pipeline.
+
+        Returns:
+            False if the workload is to return.
+        """
         while self._verify != "off" and self._checked < self._written:
             last = min(self._written, self._checked + self._checks_per_quantum)
             checked = self._check_to(last, every=True)
@@ -296,8 +309,6 @@ class ResultPipeline:
             self.settle()
             if self.inspector.stopped:
                 return False
-        if self._verify != "off" and not self.inspector.stopped:
-            self._examine([])
         return not self.inspector.stopped
 
     def settle(self) -> None:

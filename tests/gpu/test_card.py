@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.stressor.numa import places_of
+from tests.harness.burnin_run import plan_of
 from tests.harness.gpu_environment import ROOT, RealHost
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import SentinelProcess, eventually
@@ -57,6 +61,7 @@ def has_rate(sentinel: SentinelProcess, rate: str, count: int) -> bool:
         "memtest:patterns=random,retention=1",
         "mixed:seconds=0.5",
         "pulse:hz=4,sync=in-phase",
+        "pulse:hz=50,burst=2",
     ],
 )
 def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: str) -> None:
@@ -75,6 +80,36 @@ def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: 
         assert "gpu.yielding" not in sentinel.names()
         assert not any(event.get("errors") for event in sentinel.events)
         assert "stressor.finding" not in sentinel.names()
+
+
+@pytest.mark.parametrize(("hz", "burst"), [(100, 0.1), (50, 1.0), (20, 5.0)])
+def test_bursts_are_as_long_and_as_many_as_asked_for(
+    real: RealHost, hz: float, burst: float
+) -> None:
+    with occupied(real, "--workload", f"pulse:hz={hz},burst={burst}") as sentinel:
+        eventually(lambda: has_rate(sentinel, "flops_per_s", 4))
+        shown = [event for event in sentinel.events if event.get("flops_per_s", 0) > 0][1:]
+        took, products, rows = map(float, re.findall(r"[\d.]+", shown[-1]["note"]))
+        assert took == pytest.approx(burst, rel=0.35)
+        rate = sum(event["flops_per_s"] for event in shown) / len(shown)
+        # Status and progress have intervals of their own.
+        assert rate == pytest.approx(hz * products * 2 * rows**3, rel=0.2)
+        assert "stressor.finding" not in sentinel.names()
+
+
+def test_the_memory_of_copies_is_on_the_numa_node_that_the_host_names(
+    real: RealHost, tmp_path: Path
+) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "run"
+    plan.write_text(plan_of("numa", ("links", "links", "seconds = 5")))
+    run(real, "burnin", "--plan", str(plan), "--report", str(folder))
+    (gpu,) = json.loads((folder / "report.json").read_text())["gpus"]
+    (host,) = (row for row in gpu["checks"] if row["id"] == "links.host")
+    assert host["value"] > 0.66, host
+    near, _, why = places_of(gpu["pci_bus_id"])
+    # A container may forbid to bind memory, and says so.
+    expected = f"host memory: {near}" if near else f"not bound to a NUMA node: {why}"
+    assert expected in host["evidence"] or "not bound to NUMA" in host["evidence"], host
 
 
 def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) -> None:
@@ -154,12 +189,17 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
         assert "gpu.yielding" not in sentinel.names()
 
 
-def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
+def test_exactly_the_injected_faults_are_found_on_the_gpu(real: RealHost) -> None:
     words = (sys.executable, "-m", "sentinel", "workloads", "selftest", "--json")
     chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000")
     done = run_program(*words, *chosen, env=real.environment(), timeout=4 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
+    trials = json.loads(done.stdout)["trials"]
+    assert {trial["place"] for trial in trials} >= {"result", "clean"}
+    proofs = {trial["dtype"]: trial for trial in trials if trial["place"] == "comparison"}
+    assert proofs["bf16"]["tried"] == 200
+    assert 30 <= proofs["bf16"]["rounded"] <= 65
+    assert proofs["fp32"]["rounded"] <= 15
 
 
 def test_torch_cannot_grow_after_ready(real: RealHost) -> None:

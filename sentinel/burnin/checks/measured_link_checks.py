@@ -26,9 +26,11 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.peer_checks import MIN_PEERS
 from sentinel.burnin.record import GpuRecord
 from sentinel.protocol.stressor import FindingPlace, LinkPart
+from sentinel.units import format_scaled
 
 TABLE = Table()
 check = TABLE.check
@@ -44,7 +46,9 @@ _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
     "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
 }
 
-_GB = 1e9
+
+def _rate(value: float) -> str:
+    return format_measure("bytes_per_s", value)
 
 
 def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
@@ -56,6 +60,17 @@ def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
             peer = values["peer"]
             found[peer] = max(found.get(peer, 0.0), float(values["rate"]))
     return found
+
+
+def _memory(record: GpuRecord, part: LinkPart) -> str | None:
+    """Find where the host's memory was that a part copied; None if nothing was said of it."""
+    found = [s.values.get("memory") for s in record.links if s.values["part"] == part]
+    return next((str(text) for text in reversed(found) if text is not None), None)
+
+
+def _named_rates(rates: Mapping[LinkPart, float], names: Mapping[LinkPart, str]) -> str:
+    found = (f"{names[part]} {_rate(rates[part])}" for part in names if part in rates)
+    return ", ".join(found)
 
 
 def _group_size(record: GpuRecord) -> int:
@@ -109,7 +124,7 @@ def _by_reference(
     reference = _LINK_REFERENCES.get(evidence.model, {}).get(part)
     if reference is None:
         return not_applicable(f"{text}; there is no reference for {evidence.model}")
-    text += f"; {reference / _GB:.0f} GB/s were measured"
+    text += f"; {_rate(reference)} were measured"
     return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
 
 
@@ -137,7 +152,7 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     )
     if not checked and not found:
         return untested("no data was compared")
-    text = f"{checked / _GB:.1f} GB compared"
+    text = f"{format_scaled(checked, 'B', 4)} compared"
     text += f"; first: {found[0]['detail']}" if found else ""
     # What was wrong just before the stressor ended is in the finding alone.
     return by_limits(max(wrong, len(found)), limits, text)
@@ -159,7 +174,8 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The link to the host has the rate of its generation and width.
 
-    Reads the workload links: the best second of copies of pinned memory, GPU by GPU.
+    Reads the workload links: the best second of copies of pinned memory, GPU by GPU, on the GPU's
+    own NUMA node where the host names it; those with a far node are in the evidence alone.
     """
     record = evidence.record
     _must_be_tested(record)
@@ -173,12 +189,20 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = {part: rate for part in names if (rate := _best(record, part).get(None)) is not None}
     if not own.keys() >= {LinkPart.TO_DEVICE, LinkPart.TO_HOST}:
         return not_applicable(_NO_LINK)
-    text = ", ".join(f"{names[part]} {rate / _GB:.1f} GB/s" for part, rate in own.items())
+    text = _named_rates(own, names)
+    local, remote = (
+        _memory(record, part) for part in (LinkPart.TO_DEVICE, LinkPart.TO_DEVICE_REMOTE)
+    )
+    text += f"; host memory: {local}" if local is not None else ""
+    if remote is not None:
+        far = {LinkPart.TO_DEVICE_REMOTE: "to the GPU", LinkPart.TO_HOST_REMOTE: "to the host"}
+        rates = {part: _best(record, part).get(None, 0.0) for part in far}
+        text += f"; with far memory, {remote}: {_named_rates(rates, far)}"
     generation, width = evidence.now.pcie_generation_maximum, evidence.now.pcie_width_maximum
     if generation not in _LANE_BYTES or not width:
         return not_applicable(f"{text}; the link's maximum is not reported")
     most = _LANE_BYTES[generation] * width
-    text += f"; gen {generation} x{width} has {most / _GB:.1f} GB/s"
+    text += f"; gen {generation} x{width} has {_rate(most)}"
     slower = min(own[LinkPart.TO_DEVICE], own[LinkPart.TO_HOST])
     return _whole(evidence, slower / most, limits, text)
 
@@ -205,7 +229,7 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = _best(evidence.record, LinkPart.PEER)
     if not own:
         return not_applicable(_NO_LINK)
-    text = ", ".join(f"GPU {peer} {rate / _GB:.1f} GB/s" for peer, rate in own.items())
+    text = ", ".join(f"GPU {peer} {_rate(rate)}" for peer, rate in own.items())
     profiles = [sorted(_best(peer, LinkPart.PEER).values()) for peer in evidence.peers]
     profiles = [rates for rates in profiles if len(rates) == len(own)]
     if len(profiles) < MIN_PEERS:
@@ -239,5 +263,5 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     size = _group_size(evidence.record)
     # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
     bus = rate * 2 * (size - 1) / size
-    text = f"{rate / _GB:.1f} GB/s, {bus / _GB:.1f} on the bus, with {size} GPUs"
+    text = f"{_rate(rate)}, {_rate(bus)} on the bus, with {size} GPUs"
     return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
