@@ -33,7 +33,7 @@ from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestErro
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, SelftestResult
 from sentinel.supervisor.bootstrap import leave
-from sentinel.units import format_duration, parse_duration
+from sentinel.units import format_duration, format_scaled, parse_duration
 
 #: Limits of the duration; a trial keeps every state until its assessment.
 MIN_S = 1.0
@@ -196,8 +196,8 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
         **f,
         "iterations": f"{f['iterations_per_s'] or 0.0:.3g}" if f["iterations_per_s"] else None,
         "rates": ", ".join(
-            f"{f[rate] / 1e12:.3g} {unit}"
-            for rate, unit in (("flops_per_s", "TFLOP/s"), ("bytes_per_s", "TB/s"))
+            format_scaled(f[rate], unit)
+            for rate, unit in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s"))
             if f[rate]
         ),
         "heat": ", ".join(
