@@ -266,7 +266,7 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel report.*": HERE,
     # Without a daemon.
     r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"
-    "::test_exactly_the_flipped_bits_are_found",
+    "::test_exactly_the_injected_faults_are_found",
     r"sentinel workloads selftest --flips .*": _MEASURED,
     r"sentinel (?:--help|demo|workloads|check|doctor|config)\b.*": HERE,
     r"sentinel run --monitor --driver amdgpu|sentinel run --once --driver amdgpu:.*": (

@@ -26,11 +26,13 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.peer_checks import MIN_PEERS, MIN_RUNS, comparable_runs, peers_of
 from sentinel.burnin.record import GpuRecord
 from sentinel.config.options import BUILT_IN, convert_options
 from sentinel.config.specs import parse_workload
 from sentinel.protocol.stressor import FindingPlace, LinkPart
+from sentinel.units import format_scaled
 
 TABLE = Table()
 check = TABLE.check
@@ -52,7 +54,9 @@ _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
 _NVLS_GPUS = 8
 _NVLS_FLOORS: Mapping[str, float] = {"NVIDIA H100 80GB HBM3": 431e9, "NVIDIA H200": 431e9}
 
-_GB = 1e9
+
+def _rate(value: float) -> str:
+    return format_measure("bytes_per_s", value)
 
 
 def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
@@ -73,7 +77,7 @@ def _memory(record: GpuRecord, part: LinkPart) -> str | None:
 
 
 def _named_rates(rates: Mapping[LinkPart, float], names: Mapping[LinkPart, str]) -> str:
-    found = (f"{names[part]} {rates[part] / _GB:.1f} GB/s" for part in names if part in rates)
+    found = (f"{names[part]} {_rate(rates[part])}" for part in names if part in rates)
     return ", ".join(found)
 
 
@@ -136,7 +140,7 @@ def _by_reference(
     reference = _LINK_REFERENCES.get(evidence.model, {}).get(part)
     if reference is None:
         return not_applicable(f"{text}; there is no reference for {evidence.model}")
-    text += f"; {reference / _GB:.0f} GB/s were measured"
+    text += f"; {_rate(reference)} were measured"
     return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
 
 
@@ -165,7 +169,7 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     )
     if not checked and not found:
         return untested("no data was compared")
-    text = f"{checked / _GB:.1f} GB compared"
+    text = f"{format_scaled(checked, 'B', 4)} compared"
     text += f"; first: {found[0]['detail']}" if found else ""
     # What was wrong just before the stressor ended is in the finding alone.
     return by_limits(max(wrong, len(found)), limits, text)
@@ -215,7 +219,7 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if generation not in _LANE_BYTES or not width:
         return not_applicable(f"{text}; the link's maximum is not reported")
     most = _LANE_BYTES[generation] * width
-    text += f"; gen {generation} x{width} has {most / _GB:.1f} GB/s"
+    text += f"; gen {generation} x{width} has {_rate(most)}"
     slower = min(own[LinkPart.TO_DEVICE], own[LinkPart.TO_HOST])
     return _whole(evidence, slower / most, limits, text)
 
@@ -242,7 +246,7 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = _best(evidence.record, LinkPart.PEER)
     if not own:
         return not_applicable(_NO_LINK)
-    text = ", ".join(f"GPU {peer} {rate / _GB:.1f} GB/s" for peer, rate in own.items())
+    text = ", ".join(f"GPU {peer} {_rate(rate)}" for peer, rate in own.items())
     profiles = [sorted(_best(peer, LinkPart.PEER).values()) for peer in evidence.peers]
     profiles = [rates for rates in profiles if len(rates) == len(own)]
     if len(profiles) < MIN_PEERS:
@@ -281,16 +285,16 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     size, nvls = _group_size(record), _allows_nvls(record)
     # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
     bus = rate * 2 * (size - 1) / size
-    text = f"{rate / _GB:.1f} GB/s, {bus / _GB:.1f} on the bus, with {size} GPUs"
+    text = f"{_rate(rate)}, {_rate(bus)} on the bus, with {size} GPUs"
     text += ", NVLS allowed" if nvls else ", without NVLS"
     floor = _NVLS_FLOORS.get(evidence.model) if nvls and size == _NVLS_GPUS else None
     if floor is not None:
-        text += f"; the floor is {floor / _GB:.0f} GB/s"
+        text += f"; the floor is {_rate(floor)}"
         return _whole(evidence, bus / floor, {"warn": limits["floor"]}, text)
     if evidence.model not in _LINK_REFERENCES:
         peers = peers_of(_best(gpu, LinkPart.ALL_REDUCE).get(None) for gpu in evidence.peers)
         if peers is not None:
-            text += f"; the median of {peers.count:,} GPUs is {peers.median / _GB:.1f} GB/s"
+            text += f"; the median of {peers.count:,} GPUs is {_rate(peers.median)}"
             return _whole(evidence, rate / peers.median, {"warn": limits["peers"]}, text)
     return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
 
@@ -319,5 +323,5 @@ def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgeme
         text = f"{len(rates)} earlier runs of this plan with {size} GPUs; {MIN_RUNS} are needed"
         return not_applicable(text)
     usual = statistics.median(rates)
-    text = f"{rate / _GB:.1f} GB/s; the median of {len(rates)} runs is {usual / _GB:.1f}"
+    text = f"{_rate(rate)}; the median of {len(rates)} runs is {_rate(usual)}"
     return _whole(evidence, rate / usual, limits, text)

@@ -415,7 +415,8 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if own is None or unfit is not None:
         return untested(unfit or NO_STEADY)
     median = statistics.median(rates)
-    text = f"{own / 1e12:.1f} TFLOP/s; the median of {len(rates)} runs is {median:.1f}"
+    rate, usual = (format_measure("flops_per_s", one) for one in (own, median * 1e12))
+    text = f"{rate}; the median of {len(rates)} runs is {usual}"
     return by_limits(round(own / 1e12 / median, 4), limits, text)
 
 
@@ -440,10 +441,11 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
         ]
         rates = [rates for phase in phases if (rates := phase.rates(unit))]
         if rates:
-            rate = statistics.median(rates[-1]) / 1e12
-            shares.append(rate / reference.median)
+            rate = statistics.median(rates[-1])
+            shares.append(rate / 1e12 / reference.median)
             expected = f"{reference.median:g} {reference.unit} ({reference.source})"
-            texts.append(f"{reference.workload}: {rate:.1f} of {expected}")
+            own = format_measure(f"{unit}_per_s", rate)
+            texts.append(f"{reference.workload}: {own} of {expected}")
     if not shares:
         return untested("no rate counts")
     return by_limits(round(min(shares), 4), limits, "; ".join(texts))
