@@ -189,12 +189,17 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
         assert "gpu.yielding" not in sentinel.names()
 
 
-def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
+def test_exactly_the_injected_faults_are_found_on_the_gpu(real: RealHost) -> None:
     words = (sys.executable, "-m", "sentinel", "workloads", "selftest", "--json")
     chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000")
     done = run_program(*words, *chosen, env=real.environment(), timeout=4 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
+    trials = json.loads(done.stdout)["trials"]
+    assert {trial["place"] for trial in trials} >= {"result", "clean"}
+    proofs = {trial["dtype"]: trial for trial in trials if trial["place"] == "comparison"}
+    assert proofs["bf16"]["tried"] == 200
+    assert 30 <= proofs["bf16"]["rounded"] <= 65
+    assert proofs["fp32"]["rounded"] <= 15
 
 
 def test_torch_cannot_grow_after_ready(real: RealHost) -> None:
