@@ -243,7 +243,9 @@ def _simulated_hint(name: str, context: click.Context) -> str:
 
 def _commands_with(flag: str, command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the commands below a group that have an option."""
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
         found = command.get_command(context, name)
         if found is not None and any(flag in parameter.opts for parameter in found.params):
             yield name
