@@ -11,12 +11,13 @@ from typing import Any
 
 from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
+from sentinel.burnin.detection_power import statements
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.timeline import detection_power, memory_heat, plot
+from sentinel.burnin.timeline import memory_heat, plot
 from sentinel.burnin.verdict import verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -35,8 +36,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"            {reason}"
         for phase in gpu["coverage"]:
             yield f"            {_phase_line(phase)}"
-        if power := detection_power(gpu):
-            yield f"            {power}"
+        for title, text in statements(gpu):
+            yield f"            {title.lower()}: {text}"
         if gpu["interruptions"]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
@@ -122,7 +123,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
         filters={
             "describe_swing": describe_swing,
-            "detection_power": detection_power,
+            "statements": statements,
             "figures": _figures,
             "limits": _limits,
             "measure": lambda value, name: measures.format_measure(name, value),
