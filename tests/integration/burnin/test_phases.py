@@ -96,7 +96,7 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, PLAN, gpus=2)
+    run = BurninRun(simulated, PLAN.replace(LINKS, f"{LINKS}:nvls=true"), gpus=2)
     output = run.run()
     report = run.report()
     check_passed(report)
