@@ -132,9 +132,10 @@ class GroupedOptions(click.Command):
         """Write where the help of the other options is."""
         what = "the rare options, too"
         if self._shown:
-            others = _fields() - self._shown
-            flags = [one.opts[0] for one in params if one.name in others and not _is_hidden(one)]
-            what = f"the others, such as {' and '.join(flags[:2])}"
+            flags = {one.name: one.opts[0] for one in params if not _is_hidden(one)}
+            common = [name for names, _ in GROUPS.values() for name in names]
+            others = [flags[name] for name in common if name in flags.keys() - self._shown]
+            what = f"the rest, such as {' and '.join(others[:2])}"
         with formatter.section("More"):
             formatter.write_text(f"{ctx.command_path} {_ALL} shows {what}.")
 
