@@ -11,12 +11,13 @@ from typing import Any
 
 from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
+from sentinel.burnin.detection_power import statements
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.timeline import detection_power, memory_heat, plot
+from sentinel.burnin.timeline import memory_heat, plot
 from sentinel.burnin.verdict import NOT_COMPLETE, verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -36,9 +37,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         whys = _whys(gpu)
         for phase in gpu["coverage"]:
             yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
-        power = detection_power(gpu)
-        if power and power not in gpu["reasons"]:
-            yield f"            {power}"
+        for title, text in statements(gpu):
+            yield f"            {title.lower()}: {text}"
         if gpu["interruptions"]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
@@ -142,7 +142,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         filters={
             "describe_swing": describe_swing,
             "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
-            "detection_power": detection_power,
+            "statements": statements,
             "figures": _figures,
             "limits": _limits,
             "measure": lambda value, name: measures.format_measure(name, value),

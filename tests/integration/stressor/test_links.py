@@ -274,7 +274,7 @@ def measured_on(
 @pytest.mark.parametrize(
     ("near", "far", "status", "text"),
     [
-        (55.3, 25.0, Status.PASS, "with far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s"),
+        (55.3, 25.0, Status.PASS, "far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s"),
         (27.0, 50.0, Status.FAIL, "host memory: NUMA node 0 (CPU socket 0)"),
     ],
 )
