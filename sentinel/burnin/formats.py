@@ -38,7 +38,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         for phase in gpu["coverage"]:
             yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
         for title, text in statements(gpu):
-            yield f"            {title.lower()}: {text}"
+            if text not in gpu["reasons"]:
+                yield f"            {title.lower()}: {text}"
         if gpu["interruptions"]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
