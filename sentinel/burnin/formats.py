@@ -6,7 +6,7 @@ The layout of the page is ``web/templates/burnin.html``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.burnin.checks import measures
@@ -97,9 +97,20 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
         parts.append(f"{phase['retained_share']:.1%} held untouched")
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
+    parts += _units(phase.get("units") or ())
     if phase["not_tested"]:
         parts.append(phase["not_tested"])
     return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
+
+
+def _units(units: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Name the units that were exercised, and those that cannot be."""
+    exercised = [unit["unit"] for unit in units if unit["checks"]]
+    if exercised:
+        yield f"exercised: {' '.join(exercised)}"
+    for unit in units:
+        if unit["not_exercised"]:
+            yield f"not exercised: {unit['unit']}, {unit['not_exercised']}"
 
 
 # --- the page --------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "flops": work.get("flops", 0.0),
         "memory_share": work.get("share"),
         "retained_share": work.get("retained"),
+        "units": phase.exercised(),
         "interruptions": work.get("interruptions", 0),
         "began": phase.began,
         "ended": phase.ended,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.burnin.record import CHECKSUM, END, LINK, LOST, TELEMETRY, WATCHED, WORK, XID
+from sentinel.burnin.record import CHECKSUM, END, LINK, LOST, TELEMETRY, UNIT, WATCHED, WORK, XID
 from sentinel.burnin.xids import parse
 from sentinel.client.client import Client
 from sentinel.core.step import Event
@@ -28,6 +28,7 @@ MEASURED = {
     "SelftestDone": "selftest_done",
     "SelftestResult": "selftest",
     "StressorExit": END,
+    "UnitExercised": UNIT,
     "XidsWatched": WATCHED,
 }
 

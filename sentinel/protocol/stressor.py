@@ -151,6 +151,19 @@ class LinkMeasured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitExercised:
+    """What the workload ``units`` has checked of a unit of the GPU since it last said so."""
+
+    #: Its name, such as ``exp`` or ``atomics``.
+    unit: str
+    #: How many results were checked, and how many were wrong.
+    checks: int = 0
+    wrong: int = 0
+    #: Why it cannot be exercised on this GPU; None if it can.
+    not_exercised: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """The current step of the workload, for people; valid until the next one."""
 
@@ -254,6 +267,7 @@ ChildMessage = (
     | MemoryCovered
     | ReferenceChecksum
     | LinkMeasured
+    | UnitExercised
     | Note
     | Finding
     | SelftestResult

@@ -35,6 +35,7 @@ from sentinel.protocol.stressor import (
     SelftestDone,
     SelftestResult,
     StressorGroup,
+    UnitExercised,
 )
 from sentinel.stressor.device import (
     PREPARATION_SLACK_BYTES,
@@ -333,7 +334,12 @@ class WorkloadContext:
 
     def send(
         self,
-        message: SelftestResult | SelftestDone | MemoryCovered | ReferenceChecksum | LinkMeasured,
+        message: SelftestResult
+        | SelftestDone
+        | MemoryCovered
+        | ReferenceChecksum
+        | LinkMeasured
+        | UnitExercised,
     ) -> None:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
