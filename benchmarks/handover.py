@@ -14,7 +14,7 @@ from benchmarks.costs import Costs
 from benchmarks.faults import FAULTS, HUNG, Faults
 from benchmarks.handover_race import Races
 from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
-from benchmarks.processes import HOST, PLACES, Rig
+from benchmarks.processes import HAS_MPS, HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
 
@@ -74,6 +74,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
             yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
     stopping = partial(races.while_it_stops, "hold")
     yield Cell(name="hold-stopping", rounds=20, seconds=12, run=stopping)
+    yield from mps_cells(rig, races)
     yield from fault_cells(rig, races)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     if len(rig.host.cards) > 1:
@@ -110,6 +111,13 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
+
+
+def mps_cells(rig: Rig, races: Races) -> Iterator[Cell]:
+    """List the races of clients of an MPS server, where there can be one."""
+    if HAS_MPS and rig.host.simulation is None:
+        clients = partial(races.as_mps_clients, "hold")
+        yield Cell(name="hold-mps-client", rounds=2, seconds=60, run=clients)
 
 
 def fault_cells(rig: Rig, races: Races) -> Iterator[Cell]:
@@ -172,7 +180,7 @@ def parse() -> argparse.Namespace:
     add_options(parser, results="handover.jsonl")
     add_selection(parser, what="cell")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
-    parser.add_argument("--rounds", type=int, metavar="N", help="at most N rounds of each race")
+    parser.add_argument("--rounds", type=int, metavar="N", help="N rounds of each race")
     return parser.parse_args()
 
 
@@ -190,8 +198,9 @@ def main() -> int:
             plan = selected(every, given.only)
             add_machine(results, rig.host)
             for cell in plan:
-                most = given.rounds or (QUICK if given.quick else cell.rounds)
-                rounds = min(most, cell.rounds)
+                rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
+                if given.rounds and cell.rounds > 1:
+                    rounds = given.rounds
                 run_cell(rig, cell, results, rounds, deadline)
     report = Report(results)
     print(report.render())

@@ -37,6 +37,8 @@ _BEGUN = 16 * 2**20
 _WHILE_IT_STOPS = (0.0, 0.5)
 #: The number of simultaneous clients.
 CLIENTS = 1000
+#: How many clients one MPS server has.
+_MPS_CLIENTS = 10
 
 
 class Races:
@@ -114,6 +116,21 @@ class Races:
         self._ask("bare", cards[0])
         with self._rig.at(PLACES[place]):
             return self._against_sentinel("bare", workload, ahead, cards)
+
+    def as_mps_clients(self, workload: str, ahead: int) -> list[Record]:
+        """Race clients of an MPS server, one after the other, with one server for all of them."""
+        cards = self._rig.host.cards[:1]
+        self._ask("bare", cards[0])
+        alone = self._free["bare"]
+        with self._rig.mps(cards[0]) as (place, free), self._rig.at(place):
+            self._free["bare"] = free  # the server has its own context
+            records = [
+                record
+                for left in range(_MPS_CLIENTS, 0, -1)
+                for record in self._against_sentinel("bare", workload, min(ahead, left), cards)
+            ]
+        self._free["bare"] = alone
+        return records
 
     def while_it_starts(self, place: Place, workload: str, ahead: int) -> list[Record]:
         """Use an idle GPU while a stressor creates its context, takes its memory or gets ready."""

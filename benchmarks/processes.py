@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,10 @@ PLACES = {
     "from-namespace": Place(newcomer=_NAMESPACE),
     "from-container": Place(newcomer=_CONTAINER),
 }
+
+#: The program that starts servers of MPS, if the host has it; servers end with it.
+MPS_CONTROL = "nvidia-cuda-mps-control"
+HAS_MPS = shutil.which(MPS_CONTROL) is not None
 
 
 class TooLateError(Exception):
@@ -388,6 +393,36 @@ class Rig:
             yield running
         finally:
             self.end(running)
+
+    @contextlib.contextmanager
+    def mps(self, card: Card) -> Iterator[tuple[Place, int]]:
+        """Run an MPS server on a GPU; yields the place of its clients, and their free bytes."""
+        self.no_sentinel()
+        self.wait_empty([card])
+        with tempfile.TemporaryDirectory(prefix="sentinel-benchmark-mps-") as folder:
+            folders = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
+            variables = ("env", *(f"{name}={value}" for name, value in folders.items()))
+            control = self.start(*variables, MPS_CONTROL, "-f", card=card)
+            place = Place(newcomer=variables)
+            try:
+                with self.at(place):  # the first client has the server started, which stays
+                    first = self.newcomer("bare", card, 0)
+                    first.ready()
+                    first.send_line("go")
+                    free = first.wait(lambda line: line.get("got"), TIMEOUT_S)["free"]
+                    self.end(first)
+                yield place, free
+            finally:
+                subprocess.run(
+                    [MPS_CONTROL],
+                    input="quit\n",
+                    text=True,
+                    env={**os.environ, **folders},
+                    capture_output=True,
+                    timeout=TIMEOUT_S,
+                    check=False,
+                )
+                self.end(control, signal.SIGTERM)
 
     @contextlib.contextmanager
     def nvidia_smi(self) -> Iterator[None]:

@@ -13,9 +13,10 @@ from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
+from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.timeline import detection_power, plot
+from sentinel.burnin.timeline import detection_power, memory_heat, plot
 from sentinel.burnin.verdict import verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -95,6 +96,7 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
     if phase.get("retained_share"):
         parts.append(f"{phase['retained_share']:.1%} held untouched")
+    parts += filter(None, (memory_heat(phase), describe_swing(phase)))
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
     parts += _units(phase.get("units") or ())
@@ -130,11 +132,13 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         "burnin.html",
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
         filters={
+            "describe_swing": describe_swing,
             "detection_power": detection_power,
             "figures": _figures,
             "limits": _limits,
             "measure": lambda value, name: measures.format_measure(name, value),
             "measure_title": measures.title,
+            "memory_heat": memory_heat,
             "moved": moved,
             "seconds": measures.format_seconds,
             "time": measures.format_time,

@@ -22,6 +22,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
 from sentinel.burnin.timeline import Span, absences, span
@@ -38,7 +39,7 @@ from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,11 +267,29 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "memory_share": work.get("share"),
         "retained_share": work.get("retained"),
         "units": phase.exercised(),
+        "memory_heat": _memory_heat(phase),
+        "power_swing": power_swing(phase),
         "interruptions": work.get("interruptions", 0),
         "began": phase.began,
         "ended": phase.ended,
         "not_tested": work.get("given_up"),
     }
+
+
+def _memory_heat(phase: PhaseRecord) -> dict[str, Any] | None:
+    """Return how warm the memory was while a phase tested it, by its own sensor or the GPU's."""
+    for sensor, name in (("memory", "memory_temperature_c"), ("gpu", "temperature_c")):
+        values = _readings(phase, name) if phase.phase.passes else []
+        if values:
+            spread = _spread(values)
+            return {"sensor": sensor, **{k: spread[k] for k in ("lowest", "median", "highest")}}
+    return None
+
+
+def _readings(phase: PhaseRecord, name: str) -> list[float]:
+    """Select a reading over the work of a phase that counts."""
+    values = (sample.values.get(name) for sample in phase.judged(phase.telemetry))
+    return [float(value) for value in values if value is not None]
 
 
 def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
@@ -284,11 +303,7 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
         for name, rates in phase.link_rates().items():
             found.append({**_named(phase, name), **_spread(rates)})
         for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
-            values = [
-                float(sample.values[name])
-                for sample in phase.judged(phase.telemetry)
-                if sample.values.get(name) is not None
-            ]
+            values = _readings(phase, name)
             if values:
                 found.append({**_named(phase, name), **_spread(values)})
     return found

@@ -119,6 +119,16 @@ def describe_phase(phase: Mapping[str, Any]) -> str:
     return f"{text}: {phase['not_tested']}" if phase["not_tested"] else text
 
 
+def memory_heat(phase: Mapping[str, Any]) -> str:
+    """Describe at which temperature a phase tested memory, or nothing if none is known."""
+    heat = phase.get("memory_heat")  # a report of an earlier version has none
+    if heat is None:
+        return ""
+    degrees = dict.fromkeys(f"{heat[name]:g}" for name in ("lowest", "highest"))
+    of = "the memory" if heat["sensor"] == "memory" else "the GPU"
+    return f"{of} at {' to '.join(degrees)} C"
+
+
 def detection_power(gpu: Mapping[str, Any]) -> str:
     """Describe what rate of errors the checked results exclude, or that none can be named."""
     power = gpu["detection_power"]

@@ -223,9 +223,11 @@ Patterns = Annotated[str, check_patterns]
 #: How many seconds a stripe is left untouched; 0 leaves none.
 Retention = Annotated[float, _within("retention", 1, 7200, or_zero=True)]
 #: Periods per second.
-Hz = Annotated[float, _within("hz", 0.5, 10)]
+Hz = Annotated[float, _within("hz", 0.2, 100)]
 #: The share of a period under load.
 Duty = Annotated[float, _within("duty", 0.1, 0.9)]
+#: The load of each period in milliseconds; 0 goes by the duty.
+Burst = Annotated[float, _within("burst", 0.1, 5, or_zero=True)]
 #: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
 #: later.
 Sync = Literal["off", "in-phase", "out-of-phase"]
@@ -255,6 +257,7 @@ BUILT_IN: Mapping[str, Mapping[str, Option]] = {
     "pulse": {
         "hz": Option(Hz, 1.0),
         "duty": Option(Duty, 0.5),
+        "burst": Option(Burst, 0.0),
         "size": Option(Size, 0),
         "sync": Option(Sync, "off"),
     },

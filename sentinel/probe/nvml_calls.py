@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -86,10 +87,24 @@ def _error_of(number: int, code: str, error: Exception) -> DriverError:
         error: The original error, whose text is used if no better reason is known.
     """
     if number in _GONE:
-        return DriverGoneError(code, _GONE[number])
+        return DriverGoneError(code, _damage_of(error) or _GONE[number])
     if number in _LOST:
         return GpuLostError(code, _LOST[number])
     return ReadError(code, _REMEDIES.get(number, f"NVML reports: {error}"))
+
+
+def _damage_of(error: Exception) -> str | None:
+    """Return the loader's words on a library that is there, such as an empty file, or None.
+
+    The binding calls every failure to load it "not found", in the handler of the loader's error.
+    """
+    why = str(error.__context__) if isinstance(error.__context__, OSError) else ""
+    if not why or re.match(r"libnvidia-ml\.so\.1: cannot open .*No such file", why):
+        return None
+    return (
+        f"NVML cannot be loaded: {why}; install the driver's libraries again, or recreate the"
+        " container"
+    )
 
 
 @contextlib.contextmanager

@@ -181,22 +181,51 @@ def _pieces(count: int, longest: int) -> Iterator[tuple[int, int]]:
 
 #: A result of 128 MiB, more than the L2 cache of an H200: it is read from the memory.
 _SHAPE = Shape(8192, 4096, GRAIN)
+#: The most results of quick and of slow operations: some tenths of a second of work.
+_QUICK, _SLOW = 256, 48
 #: Integers of all bits: the standard deviation of numbers that are at most six times as large.
 _INT32_SCALE = 2**28
 
 
-#: Queues a unit's operation into a result.
-_Operation = Callable[[Product, Tensor], None]
+def _floats(
+    name: str,
+    operation: Callable[[Product, Tensor], None],
+    *,
+    scale: int = 1,
+    shape: Shape = _SHAPE,
+    slots: int = _QUICK,
+) -> Dtype:
+    """Describe a unit of which inputs and results are float32."""
+    return Dtype(
+        name,
+        torch.float32,
+        torch.float32,
+        shape,
+        multiply=operation,
+        scale=scale,
+        elementwise=True,
+        slots=slots,
+    )
 
 
-def _floats(name: str, operation: _Operation, *, scale: int = 1, shape: Shape = _SHAPE) -> Dtype:
-    kind = torch.float32
-    return Dtype(name, kind, kind, shape, multiply=operation, scale=scale, elementwise=True)
-
-
-def _integers(name: str, operation: _Operation, shape: Shape = _SHAPE) -> Dtype:
-    kind, scale = torch.int32, _INT32_SCALE
-    return Dtype(name, kind, kind, shape, multiply=operation, scale=scale, elementwise=True)
+def _integers(
+    name: str,
+    operation: Callable[[Product, Tensor], None],
+    *,
+    shape: Shape = _SHAPE,
+    slots: int = _QUICK,
+) -> Dtype:
+    """Describe a unit of which inputs and results are int32."""
+    return Dtype(
+        name,
+        torch.int32,
+        torch.int32,
+        shape,
+        multiply=operation,
+        scale=_INT32_SCALE,
+        elementwise=True,
+        slots=slots,
+    )
 
 
 #: All units whose results are those of two inputs, by name.
@@ -210,9 +239,9 @@ UNITS: dict[str, Dtype] = {
         _floats("divide", _divide),
         _integers("intmul", _multiply_integers),
         _integers("intdiv", _divide_integers),
-        _integers("atomics", _add_atomically, Shape(4096, 4096, GRAIN)),
-        _floats("histogram", _count),
-        _integers("sort", _sort),
+        _integers("atomics", _add_atomically, shape=Shape(4096, 4096, GRAIN), slots=_SLOW),
+        _floats("histogram", _count, slots=_SLOW),
+        _integers("sort", _sort, slots=_SLOW),
         _integers("scan", _scan),
         _integers("sum", _sum),
         _floats("softmax", _softmax),
@@ -224,8 +253,9 @@ UNITS: dict[str, Dtype] = {
             capability=(8, 0),
             multiply=_attend,
             elementwise=True,
+            slots=_SLOW,
         ),
-        _floats("small", _launch_often, shape=Shape(512, 16384, GRAIN)),
+        _floats("small", _launch_often, shape=Shape(512, 16384, GRAIN), slots=_SLOW),
         Dtype(
             "e5m2",
             torch.float8_e5m2,
@@ -237,6 +267,7 @@ UNITS: dict[str, Dtype] = {
             scale=32,
             emulated=True,
             right=torch.float8_e4m3fn,
+            slots=_QUICK,
         ),
         Dtype(
             "fp4",
@@ -248,6 +279,7 @@ UNITS: dict[str, Dtype] = {
             transposed=True,
             scale=32,
             emulated=True,
+            slots=_QUICK,
         ),
     )
 }

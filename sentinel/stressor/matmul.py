@@ -214,6 +214,9 @@ class Dtype:
     elementwise: bool = False
     #: The dtype of the right input, if it is another.
     right: torch.dtype | None = None
+    #: The most results that are kept at a time, or None for all that fit. A result is checked once
+    #: it is about to be overwritten.
+    slots: int | None = None
     #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
     #: smallest matrices.
     emulated: bool = False
@@ -291,7 +294,8 @@ class Product:
         result = (shape.rows, shape.columns)
         self.reference = _cut(layout.reference, dtype.result, result)
         nbytes = self.reference.nbytes
-        self.slots = [_cut(piece, dtype.result, result) for piece in layout.slots(nbytes)]
+        pieces = layout.slots(nbytes)[: dtype.slots]
+        self.slots = [_cut(piece, dtype.result, result) for piece in pieces]
         #: Memory that has no content between two products.
         self.scratch = layout.weighted
         device = self.left.device

@@ -296,6 +296,16 @@ class ResultPipeline:
         self.settle()
         if self._verify == "sample":
             self._checked = max(0, self._written - len(self.slots))
+        if self.check_written() and self._verify != "off":
+            self._examine([])
+        return not self.inspector.stopped
+
+    def check_written(self) -> bool:
+        """Check all unchecked results on a settled pipeline.
+
+        Returns:
+            False if the workload is to return.
+        """
         while self._verify != "off" and self._checked < self._written:
             last = min(self._written, self._checked + self._checks_per_quantum)
             checked = self._check_to(last, every=True)
@@ -304,8 +314,6 @@ class ResultPipeline:
             self.settle()
             if self.inspector.stopped:
                 return False
-        if self._verify != "off" and not self.inspector.stopped:
-            self._examine([])
         return not self.inspector.stopped
 
     def settle(self) -> None:

@@ -27,6 +27,10 @@ from sentinel.stressor.pipeline import ResultPipeline
 #: The maximum duration of one multiplication, in quanta.
 _MAX_QUANTA = 1.25
 
+#: The smallest matrices on a GPU that a short load is made of: smaller ones last as long as the
+#: host needs to queue them.
+_LEAST_ROWS = 1024
+
 _REMEDY = "Hold more memory, or take it in larger chunks."
 
 
@@ -158,11 +162,23 @@ def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> li
             raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
         shapes[largest] = halves
     for number, dtype in enumerate(dtypes):
-        while not _fast(ctx, dtype, shapes[number], layout) and (
+        while _seconds(ctx, dtype, shapes[number], layout) > _MAX_QUANTA * ctx.quantum and (
             halves := shapes[number].smaller()
         ):
             shapes[number] = halves
     return shapes
+
+
+def size_for(ctx: WorkloadContext, dtype: Dtype, seconds: float) -> int:
+    """Choose the rows of the largest square matrices that are multiplied within some time."""
+    forbid_shortcuts()
+    size = GRAIN if ctx.device.type != "cuda" else _LEAST_ROWS
+    most = GRAIN if size == GRAIN and dtype.emulated else dtype.shape.rows
+    while 2 * size <= most and (layout := _layout_for(ctx, [dtype], [cube(2 * size)])) is not None:
+        if _seconds(ctx, dtype, cube(2 * size), layout) > seconds:
+            break
+        size *= 2
+    return size
 
 
 def _layout_for(
@@ -171,8 +187,8 @@ def _layout_for(
     return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
 
 
-def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:
-    """Check whether one multiplication takes about a quantum at most."""
+def _seconds(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> float:
+    """Measure how long one multiplication takes."""
     product = Product(dtype, shape, layout)
     product.fill(seed=1)
-    return ctx.measure(lambda: product.multiply(product.reference)) <= _MAX_QUANTA * ctx.quantum
+    return ctx.measure(lambda: product.multiply(product.reference))

@@ -13,6 +13,7 @@ import torch
 
 from sentinel.config.options import (
     ALL,
+    Burst,
     Duty,
     GemmDtype,
     Hz,
@@ -34,7 +35,7 @@ from sentinel.stressor.execution_units import usable_units
 from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
-from sentinel.stressor.sizing import AUTO, build, choose_dtype, choose_dtypes
+from sentinel.stressor.sizing import AUTO, build, choose_dtype, choose_dtypes, size_for
 
 
 def hold(ctx: WorkloadContext) -> None:
@@ -209,6 +210,12 @@ def _exercise(
     return going
 
 
+#: How many products a short load has or more: with half a product, it ends at the right time.
+_PRODUCTS = 2
+
+#: How many products in a row are measured for a burst.
+_CALIBRATED = 8
+
 #: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
 _ROUNDING = 1e-3
 
@@ -218,6 +225,7 @@ def pulse(
     *,
     hz: Hz = 1.0,
     duty: Duty = 0.5,
+    burst: Burst = 0.0,
     size: Size = 0,
     sync: Sync = "off",
 ) -> None:
@@ -225,15 +233,21 @@ def pulse(
 
     Args:
         ctx: The workload's context.
-        hz: Periods per second, from 0.5 to 10.
+        hz: Periods per second, from 0.2 to 100.
         duty: The share of a period under load, from 0.1 to 0.9.
-        size: Rows of the square matrices, as for gemm.
+        burst: Milliseconds of load in each period, from 0.1 to 5, instead of the duty; 0 goes by
+            the duty.
+        size: Rows of the square matrices; 0 takes the largest of which two fit into the load.
         sync: ``in-phase`` has all GPUs of the host pulse at once, ``out-of-phase`` those of an odd
             index half a period later than the others.
     """
     kind = choose_dtype(AUTO, ctx.device, "pulse")
+    load_s = burst / 1000 or duty / hz
+    if not size and load_s < _PRODUCTS * 2 * ctx.quantum:
+        size = size_for(ctx, kind, load_s / _PRODUCTS)
     (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
     pipeline.prepare(seed=1)
+    products = products_of(ctx, pipeline, load_s) if burst else 0
     while not ctx.ready:  # until then pace waits for all queued work
         if not pipeline.step(at_most=1):
             return
@@ -243,7 +257,7 @@ def pulse(
         origin = shift_s(sync, ctx.index, hz)
         begin = next_begin(origin, hz, time.monotonic())
         ctx.pace(rest=max(0.0, begin - time.monotonic()))
-    while run_load_phase(pipeline, begin + duty / hz):
+    while run_burst(pipeline, products) if burst else run_load_phase(pipeline, begin + load_s):
         # Skip whole periods if a phase took longer than one.
         begin = next_begin(origin, hz, max(time.monotonic(), begin))
         if not ctx.pace(rest=max(0.0, begin - time.monotonic())):
@@ -273,6 +287,37 @@ def next_begin(origin: float, hz: float, now: float) -> float:
         now: The present time.
     """
     return origin + (math.floor((now - origin) * hz + _ROUNDING) + 1) / hz
+
+
+def products_of(ctx: WorkloadContext, pipeline: ResultPipeline, seconds: float) -> int:
+    """Measure how many products in a row take this time, and describe the burst in a note."""
+    product = pipeline.product
+
+    def run() -> None:
+        for _ in range(_CALIBRATED):
+            product.multiply(pipeline.slots[0])
+
+    each = max(ctx.measure(run) / _CALIBRATED, 1e-6)
+    products = max(1, min(pipeline.per_quantum, round(seconds / each)))
+    took = products * each * 1000
+    ctx.note(f"bursts of {took:.2f} ms: {products} products of {product.shape.rows} rows")
+    return products
+
+
+def run_burst(pipeline: ResultPipeline, products: int) -> bool:
+    """Queue products on an idle device, wait until it is idle again, and check them.
+
+    In the pipeline's order the checks would interrupt a burst, and the first of a slow pulse would
+    come after minutes, once the memory is full of results.
+
+    Returns:
+        False if the workload is to return.
+    """
+    if not pipeline.step(at_most=products):
+        pipeline.settle()
+        return False
+    pipeline.settle()
+    return pipeline.check_written()
 
 
 def run_load_phase(pipeline: ResultPipeline, end: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -57,6 +58,7 @@ def has_rate(sentinel: SentinelProcess, rate: str, count: int) -> bool:
         "memtest:patterns=random,retention=1",
         "mixed:seconds=0.5",
         "pulse:hz=4,sync=in-phase",
+        "pulse:hz=50,burst=2",
     ],
 )
 def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: str) -> None:
@@ -74,6 +76,21 @@ def test_memory_does_not_change_by_a_byte_after_ready(real: RealHost, workload: 
         )
         assert "gpu.yielding" not in sentinel.names()
         assert not any(event.get("errors") for event in sentinel.events)
+        assert "stressor.finding" not in sentinel.names()
+
+
+@pytest.mark.parametrize(("hz", "burst"), [(100, 0.1), (50, 1.0), (20, 5.0)])
+def test_bursts_are_as_long_and_as_many_as_asked_for(
+    real: RealHost, hz: float, burst: float
+) -> None:
+    with occupied(real, "--workload", f"pulse:hz={hz},burst={burst}") as sentinel:
+        eventually(lambda: has_rate(sentinel, "flops_per_s", 4))
+        shown = [event for event in sentinel.events if event.get("flops_per_s", 0) > 0][1:]
+        took, products, rows = map(float, re.findall(r"[\d.]+", shown[-1]["note"]))
+        assert took == pytest.approx(burst, rel=0.35)
+        rate = sum(event["flops_per_s"] for event in shown) / len(shown)
+        # Status and progress have intervals of their own.
+        assert rate == pytest.approx(hz * products * 2 * rows**3, rel=0.2)
         assert "stressor.finding" not in sentinel.names()
 
 

@@ -19,11 +19,12 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sentinel.api import metrics_page
-from sentinel.api.counters import BUCKETS
+from sentinel.api.counters import BEGUN_XIDS, BUCKETS
 from sentinel.api.metric_table import METRICS
+from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
 from sentinel.core import gpu_state
 from sentinel.protocol.commands import Caller
-from sentinel.protocol.gpu import Telemetry
+from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
 from tests.harness.burnin_report import ENDED
@@ -186,6 +187,26 @@ def test_events_are_counted(api: ApiServer) -> None:
     assert value_of(page, "sentinel_probe_restarts_total", reason="exited") == 1
     assert value_of(page, "sentinel_driver_failures_total", code="driver_not_loaded") == 1
     assert value_of(page, "sentinel_events_lost_total") == 0
+
+
+def test_what_is_counted_begins_at_0(api: ApiServer) -> None:
+    """Otherwise ``increase()`` misses the first one of a series."""
+    faults = {str(xid.number) for xid in XIDS.values() if xid.meaning == XidMeaning.FAIL}
+    assert set(BEGUN_XIDS) == {*faults, "other"}
+    none = {"power_throttled_s": 0.0, "thermal_throttled_s": 0.0, "reasons": ()}
+    api.change_gpu(1, telemetry=make_telemetry(time.monotonic(), **none))
+    wanted: dict[str, set[str | None]] = {
+        "xids_total": {*BEGUN_XIDS},
+        "power_throttled_seconds_total": {None},
+        "thermal_throttled_seconds_total": {None},
+        "clocks_event_reason": {*EVENT_REASONS.values()},
+    }
+
+    def zeros(name: str) -> set[str | None]:
+        found = matching_samples(scrape(api), f"sentinel_gpu_{name}", gpu="1")
+        return {labels.get("xid", labels.get("reason")) for labels, value in found if value == 0}
+
+    eventually(lambda: all(zeros(name) == labels for name, labels in wanted.items()))
 
 
 def test_lost_events_are_counted_by_their_numbers(api: ApiServer) -> None:

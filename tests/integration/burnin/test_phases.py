@@ -26,6 +26,7 @@ HELD_AND_PULSES = plan_of(
     ("retention", "memtest:patterns=zeros,retention=2", "passes = 1"),
     ("pulse", "pulse:hz=1,sync=in-phase", "seconds = 2"),
     ("pulse-fast", "pulse:hz=10,sync=out-of-phase", "seconds = 2"),
+    ("pulse-burst", "pulse:hz=20,burst=5,sync=in-phase", "seconds = 2"),
 )
 FADING = plan_of(
     "fading", ("retention", "bad_workloads:tests_memory_that_loses_a_held_bit", "passes = 1")
@@ -72,10 +73,14 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
     for gpu in report["gpus"]:
         assert all(phase["complete"] for phase in gpu["coverage"]), gpu["coverage"]
         assert all(phase["checks"] and not phase["errors"] for phase in gpu["coverage"])
-        assert [phase["retained_share"] for phase in gpu["coverage"][1:]] == [None, None]
+        assert [phase["retained_share"] for phase in gpu["coverage"][1:]] == [None] * 3
+        for phase, hz in zip(gpu["coverage"][1:], (1.0, 10.0, 20.0), strict=True):
+            swing = phase["power_swing"]
+            assert (swing["hz"], swing["amplitude_w"]) == (hz, None), "samples are too few"
         retention = gpu["coverage"][0]
         assert retention["done_s"] > 1.0, "no progress was reported while the stripe was held"
         assert 0.05 < retention["retained_share"] <= 0.25
+        assert retention["memory_heat"]["sensor"] == "memory"
 
 
 def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHost) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sentinel.config.model import SETTINGS
 from sentinel.errors import ExitCode
 from sentinel.protocol import __version__
+from tests.harness.fake_nvml import NEEDS_COMPILER, NvmlHost
 from tests.harness.gpu_environment import ROOT
 from tests.harness.kubernetes_cluster import (
     DEPLOY,
@@ -107,6 +109,73 @@ def test_it_sees_all_processes_and_gpus_and_evicts_nothing(daemon_set: dict[str,
     hook = container["lifecycle"]["preStop"]["exec"]["command"]
     wait = int(re.sub(r"\D", "", hook[hook.index("--wait") + 1]))
     assert wait < daemon_set["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.long
+@needs_kubectl
+@NEEDS_COMPILER
+@pytest.mark.usefixtures("fake_torch")
+def test_the_hook_leaves_no_process_with_the_driver(
+    daemon_set: dict[str, Any], nvml_library: Path, tmp_path: Path
+) -> None:
+    """Otherwise neither the kernel module can be unloaded nor a GPU be reset."""
+    nvml = NvmlHost(tmp_path, nvml_library)
+    hook = daemon_set["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    folders = {name: str(tmp_path / name) for name in ("RUNTIME_DIRECTORY", "STATE_DIRECTORY")}
+    flags = ("--rearm", "300ms", "--workload", "hold")
+    with nvml.sentinel(2, *flags, api=True, environment=folders) as sentinel:
+
+        def readers() -> list[psutil.Process]:
+            every = [psutil.Process(sentinel.process.pid), *sentinel.children()]
+            return [one for one in every if any("nvidia-ml" in m.path for m in one.memory_maps())]
+
+        for gpu in (0, 1):
+            sentinel.wait_for("stressor.ready", gpu=gpu)
+        sentinel.wait_for("service.ready")
+        assert readers()
+        environment = nvml.environment(**folders)
+        run_program(sys.executable, "-m", *hook, env=environment, check=True)
+        assert not readers()
+        assert nvml.empty(0)
+        assert nvml.empty(1)
+
+
+#: The values of the label of GPU operator 26.7 and later; None before, and without it.
+CLIENT = "nvidia.com/gpu.deploy.client"
+CLIENT_VALUES = ("true", None, "paused-for-driver-upgrade", "paused-for-mig-change", "false")
+
+
+def _runs_on(pod: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Decide as the controller of DaemonSets does, by the selector and any term of the affinity."""
+    needed = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+
+    def holds(rule: Mapping[str, Any]) -> bool:
+        if rule["operator"] == "DoesNotExist":
+            return rule["key"] not in labels
+        return rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]
+
+    return pod["nodeSelector"].items() <= labels.items() and any(
+        all(map(holds, term["matchExpressions"])) for term in needed["nodeSelectorTerms"]
+    )
+
+
+@needs_kubectl
+@pytest.mark.parametrize("added", ["", "  - ../../components/gpu-operator\n"])
+def test_the_pod_ends_while_the_gpu_operator_pauses_clients_of_the_gpu(
+    added: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    overlay = tmp_path / "deploy" / "kubernetes" / "examples" / "overlay"
+    file = overlay / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components:\n", f"components:\n{added}"))
+    (found,) = objects(str(overlay), "DaemonSet")
+    pod = found["spec"]["template"]["spec"]
+    # The operator waits for a pod by the key of its selector.
+    assert (CLIENT in pod["nodeSelector"]) is bool(added)
+    present = {"nvidia.com/gpu.present": "true"}
+    labels = {value: present | ({CLIENT: value} if value else {}) for value in CLIENT_VALUES}
+    runs = {value for value in CLIENT_VALUES if _runs_on(pod, labels[value])}
+    assert runs == ({"true"} if added else {"true", None})
 
 
 @needs_kubectl
@@ -254,6 +323,10 @@ def test_the_other_examples_run_commands_that_exist() -> None:
     test = values["lifecycle-manager"]["config"]["tests"]["sentinel-burnin"]
     check_words(test["command"])
     request = yaml.safe_load((DEPLOY / "examples/nvsentinel/validation-request.yaml").read_text())
+    # As the CRD has it: of the cluster, nodes by name, and names of tests.
+    assert set(request["metadata"]) == {"name"}
+    assert set(request["spec"]) == {"nodes", "tests"}
+    assert {tuple(node) for node in request["spec"]["nodes"]} == {("name",)}
     assert request["spec"]["tests"] == ["sentinel-burnin"]
     entry = yaml.safe_load(
         (DEPLOY / "examples/cluster-readiness-engine/sentinel-burnin.yaml").read_text()

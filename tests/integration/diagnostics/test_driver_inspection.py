@@ -125,6 +125,21 @@ def test_a_driver_that_fails_as_a_whole_has_a_reason(asked: Any, fault: str, wor
     assert found.gpus == ()
 
 
+@pytest.mark.parametrize(
+    ("content", "why"), [("", "file too short"), ("not a library\n" * 99, "invalid ELF header")]
+)
+def test_a_library_that_is_empty_or_damaged_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, why: str
+) -> None:
+    """As left behind on a node by a container toolkit; it is not a host without a driver."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    library.write_text(content)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = inspect_driver(Timeouts(opening=30.0, call=30.0)).driver.missing
+    assert found is not None
+    assert found.startswith(f"NVML cannot be loaded: {library}: {why}; ")
+
+
 @pytest.mark.long
 def test_a_driver_that_hangs_at_its_start_is_named_and_its_process_ended(
     driver: Callable[..., None],

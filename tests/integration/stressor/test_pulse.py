@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 
 from sentinel.config.options import Sync
 from sentinel.protocol.stressor import MemoryTarget, Note, Progress, Ready
+from sentinel.stressor import sizing
 from sentinel.stressor import workloads as module
 from sentinel.stressor.device import Fence
+from sentinel.stressor.matmul import DTYPES, Shape
 from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.sizing import cube, size_for
 from sentinel.stressor.workloads import next_begin, pulse, shift_s
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import TIMEOUT_S
@@ -73,8 +77,9 @@ class Queue:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with workbench(tmp_path, chunks=12, chunk=2**25, quantum=0.02) as bench:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workbench]:
+    chunk = getattr(request, "param", 2**25)
+    with workbench(tmp_path, chunks=12, chunk=chunk, quantum=0.02) as bench:
         yield bench
 
 
@@ -157,6 +162,88 @@ def test_a_wrong_product_is_counted(
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]
+
+
+# --- bursts ----------------------------------------------------------------------------------
+
+#: The duration of a product of a burst.
+SHORT_S = 0.0002
+
+#: Memory for hundreds of small results.
+MANY = pytest.mark.parametrize("bench", [2**30], indirect=True)
+
+
+@MANY
+@pytest.mark.parametrize("burst", [0.1, 2.0, 5.0])
+@pytest.mark.parametrize("hz", [0.2, 3.0, 100.0])
+def test_each_period_has_one_burst_of_the_length_that_was_asked_for(
+    bench: Workbench,
+    clock: Clock,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    hz: float,
+    burst: float,
+) -> None:
+    monkeypatch.setitem(globals(), "PRODUCT_S", SHORT_S)
+    # Eight products in a row are measured; before, one and its check.
+    measured = iter(range(10**9))
+    monkeypatch.setattr(
+        InstantDevice,
+        "measure_s",
+        lambda _, __: SHORT_S / 2 if next(measured) < 6 else 8 * SHORT_S,
+    )
+    began = BEGIN + BEFORE * SHORT_S
+    clock.end = began + PERIODS / hz - 1e-6
+    pulse(bench.ctx, hz=hz, burst=burst, size=64)
+    phases = [(began, queue.busy[0][1]), *queue.busy[1:]]
+    assert len(phases) == PERIODS
+    for number, (begin, end) in enumerate(phases):
+        assert begin == pytest.approx(began + number / hz)
+        assert end - begin == pytest.approx(max(burst / 1000, SHORT_S), abs=SHORT_S / 2 + 1e-9)
+    # Also those of the last burst are checked before the rest: the memory is never full.
+    done = bench.done()
+    assert (done.checks, done.errors) == (done.iterations, 0)
+    (pipeline,) = queue.pipelines
+    assert not pipeline.unchecked
+    assert pipeline.rounds < 10
+
+
+def test_a_wrong_product_of_a_burst_is_found_before_the_next(
+    bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.end = BEGIN + 3.0
+    corrupted: list[int] = []
+    check = ResultPipeline.check_written
+
+    def corrupt_and_check(pipeline: ResultPipeline) -> bool:
+        if not corrupted:
+            corrupted.append(pipeline.written)
+            pipeline.newest()[3, 4] += 1
+        return check(pipeline)
+
+    monkeypatch.setattr(ResultPipeline, "check_written", corrupt_and_check)
+    pulse(bench.ctx, hz=2.0, burst=5.0, size=64)
+    assert bench.done().errors == 1
+    assert [finding.first for finding in bench.findings()] == [(3, 4)]
+
+
+@MANY
+@pytest.mark.parametrize(
+    ("seconds", "rows"), [(1e-9, 64), (64e-6, 64), (128e-6, 128), (200e-6, 128), (1.0, 256)]
+)
+def test_a_short_load_has_products_that_fit_into_it(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int
+) -> None:
+    sizes: list[int] = []
+
+    def seconds_of(ctx: object, dtype: object, shape: Shape, layout: object) -> float:
+        sizes.append(shape.rows)
+        return shape.rows * 1e-6
+
+    monkeypatch.setattr(sizing, "_seconds", seconds_of)
+    largest = replace(DTYPES["bf16"], shape=cube(256))
+    assert size_for(bench.ctx, largest, seconds) == rows
+    assert sizes == sorted(sizes), "larger ones are tried only after smaller ones"
 
 
 # --- in phase and out of phase ---------------------------------------------------------------
@@ -248,8 +335,9 @@ def test_two_stressors_pulse_together_or_in_opposition(
 
 
 @pytest.mark.long
-def test_a_pulse_stressor_ends_on_request(start: Callable[..., Child]) -> None:
-    child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
+@pytest.mark.parametrize("options", ["hz=10", "hz=20,burst=2", "hz=100,duty=0.1"])
+def test_a_pulse_stressor_ends_on_request(start: Callable[..., Child], options: str) -> None:
+    child = start(f"pulse:{options}", memory=MemoryTarget(share=0.2))
     child.wait_for(Ready)
     used = child.used()
     progress = [child.wait_for(Progress) for _ in range(2)][-1]

@@ -97,6 +97,32 @@ def test_the_rates_of_links_are_measurements(tmp_path: Path) -> None:
     assert '"name": "peer_11_bytes_per_s_median"' in FORMATS["ocp"](judged, report)
 
 
+@pytest.mark.parametrize(
+    ("without", "text"),
+    [
+        ((), "the memory at 40 to 71 C"),
+        (("memory_temperature_c",), "the GPU at 35 to 64 C"),
+        (("memory_temperature_c", "temperature_c"), None),
+    ],
+)
+def test_a_memory_test_says_how_warm_the_memory_was(
+    without: tuple[str, ...], text: str | None, tmp_path: Path
+) -> None:
+    folder = ExampleRun().write(tmp_path / "run")
+    rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    kept = ({k: v for k, v in row.items() if k not in without} for row in rows)
+    folder.samples.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    run = judge_run(folder, Thresholds())
+    report = report_object(run)
+    assert schema_problems(closed(SCHEMA), json.loads(json.dumps(report))) == []
+    memory, *others = report["gpus"][0]["coverage"]
+    assert (memory["memory_heat"] is None) == (text is None)
+    assert [phase["memory_heat"] for phase in others] == [None, None]
+    for name in ("text", "html"):
+        found = "(memory|GPU) at [0-9]" if text is None else re.escape(text)
+        assert bool(re.search(found, FORMATS[name](run, report))) == (text is not None)
+
+
 HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_all_but_the_screen_have_the_mandatory_phases() -> None:
         assert any(phase.steady and phase.warm_up for phase in phases)
 
 
+def test_memory_is_tested_cold_and_directly_behind_each_steady_phase() -> None:
+    for name in LEVELS[1:]:
+        phases = load_plan(name, None).phases
+        assert phases[0].passes
+        assert phases[0].workload == "memtest"
+        for before, hot in pairwise(phases):
+            if before.steady:
+                assert hot.passes > 1, "the first stripe is swept while the second is held"
+                retention = float(parse_workload(hot.workload)[1]["retention"])
+                assert retention * hot.passes <= hot.seconds
+
+
 def test_a_changed_copy_of_a_level_needs_another_name(tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     file.write_text(level_text("standard"))
@@ -75,9 +88,9 @@ def test_cycles_repeat_the_phases_and_number_them() -> None:
 def test_one_cycle_is_the_plan_without_the_key_and_its_hash_stays() -> None:
     assert parse("cycles = 1\n" + ONE).hash == parse(ONE).hash == "928a7e56e43bdf9d"
     soak = load_plan("soak", None)
-    assert len(soak.phases) == 112
+    assert len(soak.phases) == 128
     assert (soak.phases[0].name, soak.phases[-1].name) == ("memory-1", "cool-down-8")
-    assert soak.hash == "a7e2da3bb5aa8fa4"
+    assert soak.hash == "73a7f8ef95ff4ce1"
 
 
 def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:

@@ -228,8 +228,10 @@ def test_the_names_are_those_of_the_stressor() -> None:
             for text in ("0.5", "-1", "7201")
         ),
         ("memtest:retention=nan", "retention='nan' is not a number"),
-        ("pulse:hz=20", "hz=20 is out of range\nallowed is from 0.5 to 10"),
-        ("pulse:hz=0.4", "hz=0.4 is out of range"),
+        ("pulse:hz=200", "hz=200 is out of range\nallowed is from 0.2 to 100"),
+        ("pulse:hz=0.1", "hz=0.1 is out of range"),
+        ("pulse:burst=0.05", "burst=0.05 is out of range\nallowed is 0, or from 0.1 to 5"),
+        ("pulse:burst=6", "burst=6 is out of range"),
         ("pulse:duty=0", "duty=0 is out of range\nallowed is from 0.1 to 0.9"),
         ("pulse:duty=1", "duty=1 is out of range"),
         ("pulse:size=65", "size=65 is not a positive multiple"),
@@ -241,7 +243,7 @@ def test_a_wrong_option_is_named_with_what_is_allowed(text: str, why: str) -> No
     assert why in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["mixed:plan=bf16+memory,seconds=5", "pulse:sync=in-phase"])
+@pytest.mark.parametrize("text", ["mixed:plan=bf16+memory,seconds=5", "pulse:hz=0.2,burst=5"])
 def test_right_options_are_accepted(text: str) -> None:
     check_workload(text)
 
