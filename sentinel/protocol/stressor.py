@@ -257,6 +257,10 @@ class MemoryContention:
     killed_at: float | None = None
 
 
+#: What a built-in workload has completed.
+Completed = (
+    MemoryCovered | ReferenceChecksum | LinkMeasured | UnitExercised | SelftestResult | SelftestDone
+)
 ChildMessage = (
     Prepared
     | CreatingContext
@@ -264,14 +268,9 @@ ChildMessage = (
     | MemoryContention
     | Ready
     | Progress
-    | MemoryCovered
-    | ReferenceChecksum
-    | LinkMeasured
-    | UnitExercised
+    | Completed
     | Note
     | Finding
-    | SelftestResult
-    | SelftestDone
     | Failed
 )
 STRESSOR_MESSAGES: tuple[type[ChildMessage], ...] = typing.get_args(ChildMessage)

@@ -127,10 +127,15 @@ def _attend(product: Product, out: Tensor) -> None:
         torch.bmm(weights, keys[start:end], out=results[start:end])
 
 
+#: Parts of a matrix that are computed one after another by small kernels.
+_PARTS = 128
+
+
 def _launch_often(product: Product, out: Tensor) -> None:
-    """Launch three kernels for each row, one after another."""
-    rows = zip(product.left.unbind(0), product.right.unbind(0), out.unbind(0), strict=True)
-    for left, right, result in rows:
+    """Launch three kernels for each of some rows, one after another."""
+    step = -(-out.shape[0] // _PARTS)
+    parts = (torch.split(matrix, step) for matrix in (product.left, product.right, out))
+    for left, right, result in zip(*parts, strict=True):
         torch.mul(left, right, out=result)
         result.add_(left)
         result.mul_(right)

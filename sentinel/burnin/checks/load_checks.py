@@ -206,7 +206,7 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not found:
         return by_limits(0, limits, "")
     # The format, or the unit of the GPU.
-    first = " ".join(str(found[0][name]) for name in ("workload", "dtype") if found[0][name])
+    first = " ".join(filter(None, (found[0]["workload"], found[0].get("dtype"))))
     detail = found[0]["detail"]
     return by_limits(
         len(found), limits, f"wrong: {places}; first: {first}{detail and f', {detail}'}"

@@ -221,6 +221,24 @@ def test_exactly_the_flipped_bits_are_found(
 
 
 @pytest.mark.long
+def test_flipped_bits_of_units_are_found(
+    capsys: pytest.CaptureFixture[str], registry: Registry
+) -> None:
+    chosen = ("--dtype", "sin", "--dtype", "atomics", "--dtype", "gather")
+    code, out, _ = selftest(capsys, "--flips", "3", "--rounds", "10", *chosen, "--json")
+    report = json.loads(out)
+    assert (code, report["well"]) == (0, True)
+    places = ["result", "memory", "input", "reference", "clean"]
+    trials = [(trial["dtype"], trial["place"]) for trial in report["trials"]]
+    computed = [(name, place) for name in ("sin", "atomics") for place in places]
+    assert trials == [*computed, ("gather", "memory"), ("gather", "clean")]
+    code, _, err = selftest(capsys, "--dtype", "fp4")
+    assert code == 2
+    assert "selftest: fp4: not by this torch on this card" in err
+    assert registry.memory(report["gpu"]).used == 0
+
+
+@pytest.mark.long
 def test_a_check_that_misses_flipped_bits_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, registry: Registry
 ) -> None:

@@ -1,6 +1,6 @@
 """100 of 100 bits that flip in a result, an input or the reference are found, where they are.
 
-Those in memory are in test_memtest.py.
+Those in memory are in test_memtest.py, those of scattered reads in test_units.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import flip
+from sentinel.stressor.execution_units import UNITS
 from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
@@ -26,6 +27,15 @@ def test_every_injected_bit_is_found_with_its_place(tmp_path: Path, place: str, 
     for batch in range(BATCHES):
         with pipeline_bench(tmp_path / str(batch)) as bench:
             inject(bench, place, dtype, draw)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("unit", [name for name in UNITS if name != "fp4"])  # no CPU has that
+def test_every_injected_bit_in_a_result_of_a_unit_is_found(tmp_path: Path, unit: str) -> None:
+    draw = random.Random(unit)
+    for batch in range(BATCHES):
+        with pipeline_bench(tmp_path / str(batch)) as bench:
+            inject(bench, "result", unit, draw)
 
 
 def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> None:
