@@ -32,8 +32,8 @@ FEATURES: Mapping[str, str] = {
     "burn-in of many hosts, with Slurm or ClusterShell": "fleet/* *fleet*",
     "workloads and their verification: GEMM, memory test, links, self-test": (
         "*trial* *workload* *golden* *verified* *rendezvous* *acknowledgement* cli/daemon/health.py"
-        " stressor/comparison.py stressor/diagnosis.py stressor/links.py stressor/loader.py"
-        " stressor/matmul.py stressor/mem* stressor/pipeline.py stressor/selftest.py"
+        " stressor/comparison.py stressor/diagnosis.py stressor/injection.py stressor/links.py"
+        " stressor/loader.py stressor/matmul.py stressor/mem* stressor/pipeline.py stressor/selftest.py"
         " stressor/sizing.py stressor/transfers.py"
     ),
     "burn-in: plans, record, checks, verdict, reports": (

@@ -122,6 +122,22 @@ def format_size(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def decimal_prefix(value: float, digits: int) -> tuple[float, str]:
+    """Choose what a value of this size is divided by, and the prefix of its unit."""
+    factor = 1.0
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(float(f"{value / factor:.{digits}g}")) < 1000:  # noqa: PLR2004 - the step
+            return factor, prefix
+        factor *= 1000
+    return factor, "P"
+
+
+def format_scaled(value: float, unit: str, digits: int = 3) -> str:
+    """Format a number with a decimal prefix of its unit: 656 TFLOP/s, 26.2 MB/s."""
+    factor, prefix = decimal_prefix(value, digits)
+    return f"{value / factor:.{digits}g} {prefix}{unit}"
+
+
 def format_duration(seconds: float) -> str:
     """Format a duration in its largest fitting unit, two units above a minute."""
     if seconds < 1:

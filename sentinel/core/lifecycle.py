@@ -39,10 +39,7 @@ def advance_start(starting: Starting, message: CreatingContext | Preparing, now:
 def waits_for(starting: Starting) -> str:
     """Describe what a stressor does before it is ready."""
     if starting.preparing:
-        return (
-            "the workload prepares; it has not called ctx.pace() twice, as it must before it is"
-            " ready, and then every 50 ms"
-        )
+        return "the workload prepares and does its first work"
     if starting.attaching is not None:
         return "it creates its context and takes memory"
     return "it imports torch and the module of the workload"
@@ -69,6 +66,8 @@ def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) ->
 
 #: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
 UNKILLABLE_AFTER_S = 10.0
+#: For the author of a workload.
+_NO_START = "; it must call ctx.pace() twice before it is ready, and then every 50 ms"
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 
@@ -195,7 +194,8 @@ def _supervise(
     match gpu_state.stressor:
         # The sums of the wake-ups: a difference may round to less, and wake up again at once.
         case Starting(since=since) as starting if now >= since + config.start_timeout:
-            reason = f"not ready within {config.start_timeout:g} s: {waits_for(starting)}"
+            why = f"{waits_for(starting)}{_NO_START if starting.preparing else ''}"
+            reason = f"not ready within {config.start_timeout:g} s: {why}"
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
             return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
         case Running(last_progress=last) if now >= last + config.hang_after and not stalled:

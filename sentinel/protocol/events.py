@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 #: out of the history and the last lines of the status.
 DEBUG_EVENTS = frozenset({"gpu.checked"})
 
+#: What is repeated as often as `--status-every` says, and has the same as a table of the GPUs.
+PERIODIC_EVENTS = frozenset({"gpu.status", "burnin.progress"})
+
 #: A field, up to the next line that begins with a name and a type.
 _FIELD = re.compile(r"^(\w+) \((.+?)\):\s+(.+?)(?=^\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
 

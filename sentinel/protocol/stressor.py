@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sentinel.protocol.gpu import Gpu
@@ -21,18 +21,23 @@ MAX_QUANTUM_S = 0.05
 class SelftestResult:
     """The result of one trial of a selftest.
 
-    In a trial of place "clean", nothing is flipped: ``tried`` counts results, ``found`` false
+    In a trial of place "clean", no fault is injected: ``tried`` counts results, ``found`` false
     alarms.
     """
 
     dtype: str
-    #: Where bits were flipped: "result" (just computed), "memory", "input", "reference"; or
-    #: "clean".
+    #: Where faults were injected: "comparison" (a result that is compared at once, before a
+    #: stressor is ready), "result" (just computed), "memory", "input", "reference"; or "clean".
     place: str
-    #: How many bits were flipped.
+    #: How many faults were injected.
     tried: int
     #: How many of them were found.
     found: int
+    #: How many changed no result, since rounding to the format removed them.
+    rounded: int = 0
+    #: The faults and those found, by kind.
+    tried_by_kind: Mapping[str, int] = field(default_factory=dict)
+    found_by_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +135,9 @@ class LinkPart(StrEnum):
     PEER = "peer"
     """From another GPU, while this one sends as much to a third or the same."""
     ALL_REDUCE = "all_reduce"
+    TO_DEVICE_REMOTE = "host_to_device_remote"
+    """From memory of the host that is far from the GPU."""
+    TO_HOST_REMOTE = "device_to_host_remote"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +156,9 @@ class LinkMeasured:
     checked: int
     #: How many of them were in wrong words, or in wrong numbers of an all-reduce.
     wrong: int
+    #: Where the memory of the host is, or why that is not known; None between GPUs and on
+    #: simulated ones.
+    memory: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

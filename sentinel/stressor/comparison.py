@@ -116,17 +116,23 @@ class BitComparison:
 class PieceSums:
     """The sums of one matrix, piece by piece."""
 
-    #: Of each piece: the sum with the factors of the first piece, and the plain sum.
-    pieces: tuple[tuple[int, int], ...]
+    #: Of each piece: the sums with the squared factors of the first piece, with the factors, and
+    #: with none.
+    pieces: tuple[tuple[int, int, int], ...]
     #: The bytes of each piece but the last.
     piece_bytes: int
 
     @property
     def total(self) -> int:
         """Compute the checksum of the matrix, which does not depend on the length of a piece."""
-        # A piece that begins at integer b adds 2b times the plain sum.
-        step = 2 * (self.piece_bytes // 4)
-        sums = (first + step * n * plain for n, (first, plain) in enumerate(self.pieces))
+        # In a piece that begins at integer b, each factor is larger by 2b.
+        length = self.piece_bytes // 4
+        sums = (
+            squared + 2 * more * first + more**2 * plain
+            for more, (squared, first, plain) in zip(
+                range(0, 2 * length * len(self.pieces), 2 * length), self.pieces, strict=True
+            )
+        )
         return sum(sums) % 2**64
 
     def differing(self, other: PieceSums) -> list[tuple[int, int]]:
@@ -139,9 +145,10 @@ class PieceSums:
 class Checksum:
     """Take checksums that depend on the position of every bit.
 
-    The checksum is the sum of (2i + 1) times the 32-bit integer i, modulo 2**64. Every factor is
-    odd, so a change of one integer always shows, and no two flipped bits cancel out. It is taken
-    piece by piece; the length of a piece makes no difference.
+    The checksum is the sum of (2i + 1)**2 times the 32-bit integer i, modulo 2**64. Every factor is
+    odd: a change of one integer always shows, and no two flipped bits cancel out. Where factors
+    grow evenly, those of four integers at equal distances may, as a fault of a warp flips them.
+    It is taken piece by piece; the length of a piece makes no difference.
 
     Args:
         weights: Memory for the factors of one piece, a multiple of eight bytes.
@@ -155,7 +162,7 @@ class Checksum:
         self._piece = self._weights.numel()
         device = weights.device
         pieces = -(-longest // (4 * self._piece))
-        self._sums = torch.zeros((pieces, 2), dtype=torch.int64, device=device)
+        self._sums = torch.zeros((pieces, 3), dtype=torch.int64, device=device)
         self._host_sums = host_copy_of(self._sums)
         self._count = 0
 
@@ -169,14 +176,15 @@ class Checksum:
             # All in 64 bits: a 32-bit sum loads 17 MiB more of kernels into host memory.
             weighted = self._weighted[: piece.numel()]
             weighted.copy_(piece)
-            torch.sum(weighted, dim=0, out=self._sums[number, 1])
-            weighted.mul_(self._weights[: piece.numel()])
-            torch.sum(weighted, dim=0, out=self._sums[number, 0])
+            for power in (2, 1, 0):
+                torch.sum(weighted, dim=0, out=self._sums[number, power])
+                if power:
+                    weighted.mul_(self._weights[: piece.numel()])
         self._host_sums[: self._count].copy_(self._sums[: self._count], non_blocking=True)
 
     def value(self) -> PieceSums:
         """Return the sums of the last queued matrix, once the device is done."""
-        pieces = tuple((first, plain) for first, plain in self._host_sums[: self._count].tolist())
+        pieces = tuple(map(tuple, self._host_sums[: self._count].tolist()))
         return PieceSums(pieces=pieces, piece_bytes=4 * self._piece)
 
 
@@ -196,16 +204,31 @@ def integers(matrix: Tensor) -> Tensor:
 
 
 def flip(matrix: Tensor, element: int, bit: int) -> None:
-    """Flip one bit of one element of a contiguous ``matrix``; allocates no device memory.
-
-    Waits for the device. The host flips the bit: device kernels would take 17 MiB of host memory.
+    """Flip one bit of one element of a contiguous ``matrix``, as :func:`corrupt` does.
 
     Args:
         matrix: The matrix to corrupt.
         element: The index of the element in memory.
         bit: The index of the bit, from the lowest.
     """
-    byte = element * matrix.element_size() + bit // 8
-    there = matrix.view(-1).view(torch.uint8)[byte : byte + 1]
+    corrupt(matrix, range(element, element + 1), 1 << bit)
+
+
+def corrupt(matrix: Tensor, elements: range, mask: int) -> None:
+    """Invert the bits of ``mask`` in elements of a contiguous ``matrix``.
+
+    Waits for the device, and allocates no memory there. The host inverts the bits: device kernels
+    would take 17 MiB of host memory.
+
+    Args:
+        matrix: The matrix to corrupt.
+        elements: The indices of the elements in memory.
+        mask: The bits, below the width of an element.
+    """
+    there = integers(matrix)[elements[0] : elements[-1] + 1]
     here = there.cpu() if there.is_cuda else there.clone()
-    there.copy_(here.bitwise_xor_(1 << bit % 8))
+    width = 8 * matrix.element_size()
+    is_signed = matrix.element_size() > 1
+    signed = mask - (1 << width) if is_signed and mask >> width - 1 else mask
+    here[:: elements.step].bitwise_xor_(signed)
+    there.copy_(here)

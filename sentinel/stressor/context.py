@@ -159,6 +159,7 @@ class WorkloadContext:
         quantum: Seconds of work to queue between two calls of :meth:`pace`.
         share: The share of the device's memory that the chunks are, from 0 to 1.
         index: The GPU's index on its host, as nvidia-smi counts.
+        pci_bus_id: The GPU's address on the PCI bus; empty if it has none.
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
         group: The place of this stressor among those that work together, or None.
         rendezvous: The private folder in which the members of a group find each other, or None.
@@ -176,7 +177,7 @@ class WorkloadContext:
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.worked_on / device.total_bytes()
-        self.index: int = 0
+        self.index, self.pci_bus_id = 0, ""
         self.goldens: Goldens | None = None
         self.group: StressorGroup | None = None
         self.rendezvous: Path | None = None

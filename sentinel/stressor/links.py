@@ -15,6 +15,7 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, LinkMeasured, LinkPart
 from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.numa import Place, places_of, take_on
 from sentinel.stressor.transfers import (
     LEAVE_S,
     LinkPatterns,
@@ -42,16 +43,24 @@ _SEND_EVERY_S, _MAX_MESSAGES = 1.0, 16
 #: The most pieces with wrong data that are reported of one round; further ones are counted.
 _MAX_EXAMINED = 8
 
+_INWARD = {LinkPart.TO_DEVICE, LinkPart.ALL_TO_DEVICE, LinkPart.BOTH, LinkPart.TO_DEVICE_REMOTE}
+_OUTWARD = {LinkPart.TO_HOST, LinkPart.ALL_TO_HOST, LinkPart.BOTH, LinkPart.TO_HOST_REMOTE}
+
 _CHUNKS = 3
 _WORD = 8
 
 
-def links(ctx: WorkloadContext) -> None:
+def links(ctx: WorkloadContext, *, nvls: bool = False) -> None:
     """Test the links to the host, and in a group of GPUs those between them; compare all data.
 
     Each GPU of the group copies to and from the host alone, one after another, then all at once.
     Then each sends to every other one, and all sum their data. A GPU without a group tests the
     links to the host.
+
+    Args:
+        ctx: The workload's context.
+        nvls: Let NCCL sum in the switches of NVLink, by multicast, where the administrator says
+            that the host allows it: in some virtual machines it hangs.
     """
     if len(ctx.chunks) < _CHUNKS:
         raise ConfigError("links: three chunks are needed", "Hold more, or take smaller chunks.")
@@ -64,7 +73,7 @@ def links(ctx: WorkloadContext) -> None:
             _run_alone(ctx, host)
         else:
             ctx.note(f"waiting for the other {group.size - 1} of its group")
-            peers = Peers(ctx, group, transfers)
+            peers = Peers(ctx, group, transfers, nvls=nvls)
             ctx.note(f"the links to the host and to {peers.size - 1} other GPUs")
             _run_together(ctx, host, PeerLinks(ctx, transfers, peers))
 
@@ -106,6 +115,7 @@ class _Sum:
     seconds: float = 0.0
     checked: int = 0
     wrong: int = 0
+    memory: str | None = None
 
 
 @dataclass
@@ -119,7 +129,13 @@ class Tally:
     sent_at: float = field(default_factory=time.monotonic)
 
     def add(
-        self, part: LinkPart, peer: int | None, moved: float, seconds: float, checked: int
+        self,
+        part: LinkPart,
+        peer: int | None,
+        moved: float,
+        seconds: float,
+        checked: int,
+        memory: str | None = None,
     ) -> None:
         """Add one measurement, and report the work; before Ready nothing is warm."""
         self.ctx.report(bytes=moved, checks=1)
@@ -128,6 +144,7 @@ class Tally:
             sum_.bytes += moved
             sum_.seconds += seconds
             sum_.checked += checked
+            sum_.memory = memory
 
     def add_wrong(self, part: LinkPart, peer: int | None, wrong: int) -> None:
         """Add bytes that were wrong, at any time."""
@@ -148,6 +165,7 @@ class Tally:
                 rate=rate,
                 checked=sum_.checked,
                 wrong=sum_.wrong,
+                memory=sum_.memory,
             )
             self.ctx.send(message)
             del self.sums[part, peer]
@@ -206,16 +224,39 @@ class _Links:
         )
 
 
+class HostMemory:
+    """Memory of the host to copy from and to, on the node of a place if there is one.
+
+    Args:
+        words: The length of both pieces.
+        place: Where to take it; None leaves that to the kernel.
+        unknown: Why there is no place.
+        pinned: Whether to pin it, as every copy of a GPU needs.
+    """
+
+    def __init__(self, words: int, place: Place | None, unknown: str, *, pinned: bool) -> None:
+        def take() -> Tensor:
+            return torch.empty((2, words), dtype=torch.int64, pin_memory=pinned)
+
+        both, why = take_on(place.node, take) if place is not None else (take(), unknown)
+        self.from_host, self.to_host = both
+        #: Where it is, for people.
+        self.text = str(place) if why is None else f"not bound to {place or 'a NUMA node'}: {why}"
+
+
 class HostLinks(_Links):
-    """Copies between pinned memory of the host and the GPU."""
+    """Copies between pinned memory of the host and the GPU, from the near node and a far one."""
 
     def __init__(self, ctx: WorkloadContext, transfers: Transfers) -> None:
         super().__init__(ctx, transfers)
         words = min(_HOST_BYTES, ctx.chunks[0].numel()) // _WORD
         self._inbound, self._outbound = (words_of(chunk, words) for chunk in ctx.chunks[:2])
-        self._from_host, self._to_host = (
-            torch.empty(words, dtype=torch.int64, pin_memory=transfers.real) for _ in range(2)
-        )
+        local, remote, unknown = places_of(ctx.pci_bus_id)
+        self._local = HostMemory(words, local, unknown, pinned=transfers.real)
+        self._remote: HostMemory | None = None
+        if remote is not None:
+            self._remote = HostMemory(words, remote, "", pinned=transfers.real)
+        self._memory = self._local
         self._on_host = LinkPatterns(words, torch.device("cpu"))
         self._on_device = _patterns(transfers, words, ctx.device)
         self._bytes = words * _WORD
@@ -225,9 +266,12 @@ class HostLinks(_Links):
             self._copies = max(1, min(_MAX_COPIES, int(_BURST_S / seconds)))
 
     def measure_alone(self, number: int) -> None:
-        """Measure both directions one after the other, then at once."""
+        """Measure both directions one after the other, then at once; then with far memory."""
         for part in (LinkPart.TO_DEVICE, LinkPart.TO_HOST, LinkPart.BOTH):
             self.measure(number, part)
+        if self._remote is not None:
+            for part in (LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE):
+                self.measure(number, part)
 
     def measure(self, number: int, part: LinkPart, peers: Peers | None = None) -> None:
         """Run one burst of copies, and compare the last copy of each direction.
@@ -237,12 +281,13 @@ class HostLinks(_Links):
             part: What to copy.
             peers: The GPUs that do the same at once, or None.
         """
-        inward = part in {LinkPart.TO_DEVICE, LinkPart.ALL_TO_DEVICE, LinkPart.BOTH}
-        outward = part in {LinkPart.TO_HOST, LinkPart.ALL_TO_HOST, LinkPart.BOTH}
+        inward, outward = part in _INWARD, part in _OUTWARD
+        is_remote = part in {LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE}
+        self._memory = memory = self._remote if is_remote and self._remote else self._local
         index = list(LinkPart).index(part)
         key_in, key_out = key_of(number, index, 0), key_of(number, index, 1)
         if inward:
-            self._on_host.write(self._from_host, key_in)
+            self._on_host.write(memory.from_host, key_in)
         if outward:
             self.transfers.compute(lambda: self._on_device.write(self._outbound, key_out))
         both = inward and outward
@@ -252,19 +297,20 @@ class HostLinks(_Links):
         else:
             seconds = self.transfers.run(queue, self._copy_to_host if both else None)
         checked = self._bytes * (2 if both else 1)
-        self.tally.add(part, None, float(checked * self._copies), seconds, checked)
+        text = memory.text if self.tally.real else None
+        self.tally.add(part, None, float(checked * self._copies), seconds, checked, text)
         if inward:
             self.check(number, part, None, lambda: self._on_device.compare(self._inbound, key_in))
         if outward:
-            self.check(number, part, None, lambda: self._on_host.compare(self._to_host, key_out))
+            self.check(number, part, None, lambda: self._on_host.compare(memory.to_host, key_out))
 
     def _copy_to_device(self) -> None:
         for _ in range(self._copies):
-            copy(self._inbound, self._from_host)
+            copy(self._inbound, self._memory.from_host)
 
     def _copy_to_host(self) -> None:
         for _ in range(self._copies):
-            copy(self._to_host, self._outbound)
+            copy(self._memory.to_host, self._outbound)
 
 
 class PeerLinks(_Links):

@@ -224,6 +224,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
         device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor
     )
     ctx.index, ctx.group = spec.gpu.index, spec.group
+    ctx.pci_bus_id = spec.gpu.pci_bus_id if spec.simulation is None else ""
     if spec.goldens is not None:
         ctx.goldens = Goldens(Path(spec.goldens))
     if spec.rendezvous is not None:

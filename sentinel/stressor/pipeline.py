@@ -23,10 +23,11 @@ from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.comparison import flip, host_copy_of
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import Examiner, FindingReporter, Inspector
+from sentinel.stressor.injection import prove
 from sentinel.stressor.matmul import Layout, Product
 
 #: Incremented when the inputs, the multiplication or the checksum change.
-_GENERATION = 1
+_GENERATION = 2
 
 #: Variables that make cuBLAS choose other kernels, whose results differ in the last bits.
 _VARIABLES = (
@@ -181,6 +182,8 @@ class ResultPipeline:
         self._begin(seed)
         self._measure_quantum()
         self._prove()
+        self.product.multiply(self.slots[0])
+        prove(self.product, self.slots[0], seed, self.inspector.differs, self._ctx.send)
         self.examiner.thorough = True
         self._check_golden()
         for _ in range(_LEAD):

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace
-from sentinel.stressor.comparison import flip, host_copy_of
+from sentinel.stressor.comparison import host_copy_of
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import REPEATS, FindingReporter
+from sentinel.stressor.injection import FaultKind, draw_fault
 
 #: The name of this unit.
 GATHER = "gather"
@@ -34,8 +35,8 @@ _MIN_BLOCKS, _MAX_WORDS = 4, 2**26
 _LEAST_WORDS = 128
 #: Chases that go on at a time: enough reads in flight to hide their latency.
 _MAX_CHASES = 2**22
-#: Working memory of one chase: three words and a byte, rounded up to words.
-_SCRATCH_WORDS = 4
+#: Working memory of one chase: four words and a byte, rounded up to words.
+_SCRATCH_WORDS = 5
 
 _BITS = 64
 #: Bits that are counted between two waits.
@@ -100,7 +101,7 @@ class PointerChase:
         scratch = self._passes % count
         self.order = [(scratch + 1 + step) % count for step in range(count - 1)]
         words, chases = self.blocks[scratch], self._chases
-        self._here, self._next, self._expected, rest = (
+        self._here, self._next, self._beyond, self._expected, rest = (
             words[part * chases : (part + 1) * chases] for part in range(_SCRATCH_WORDS)
         )
         self._differs = rest.view(torch.uint8)[:chases].view(torch.bool)
@@ -116,7 +117,7 @@ class PointerChase:
     # --- before Ready ------------------------------------------------------------------------
 
     def prove(self) -> None:
-        """Prove that a flipped bit of any word is found, and nothing else.
+        """Prove that a fault of any word is found, and nothing else.
 
         This runs every kernel that the unit needs, including those for a fault.
 
@@ -124,30 +125,30 @@ class PointerChase:
             RuntimeError: The memory or the unit cannot be trusted.
         """
         draw = random.Random(1)  # noqa: S311 - places, not secrets
-        for trial in range(3):
-            if not self.finds_one(draw, flips=trial > 0):
-                raise RuntimeError("gather: a flipped bit was not found; it cannot be trusted")
+        for kind in (None, FaultKind.SINGLE, FaultKind.MULTIPLE):
+            if not self.finds_exactly(kind, draw):
+                raise RuntimeError(f"gather: {kind}: a fault was not found; it cannot be trusted")
         self.checks = self.errors = 0
 
-    def finds_one(self, draw: random.Random, *, flips: bool) -> bool:
-        """Fill the memory, maybe flip one bit, and chase; return whether exactly it is found."""
+    def finds_exactly(self, kind: FaultKind | None, draw: random.Random) -> bool:
+        """Fill the memory, inject a fault of a word, or none, and check that it alone is found."""
         self._begin_pass(self._seed)
         for block in self.order:
             self._fill(block)
         self._drain()
-        block, word = draw.choice(self.order), draw.randrange(self.size)
-        bit = draw.randrange(_BITS)
-        if flips:
-            flip(self.blocks[block], word, bit)
+        right = []
+        if kind is not None:
+            block = draw.choice(self.order)
+            fault = draw_fault(kind, self.blocks[block], draw)
+            fault.inject(self.blocks[block])
+            place = self._coordinates(block, fault.elements[0])
+            right = [(FindingPlace.MEMORY, 1, place, fault.counts(_BITS))]
         with self._reporter.withhold() as findings:
             for number in range(len(self._starts)):
                 self._chase_all(number)
                 self._drain()
             self._examine_faults()
         self._passes += 1
-        chunk, part = divmod(block, self._parts)
-        bits = tuple(int(number == bit) for number in range(_BITS))
-        right = [(FindingPlace.MEMORY, 1, (chunk, part * self.size + word), bits)] if flips else []
         found = [(one.place, one.count, one.first, one.bits) for one in findings]
         return found == right
 
@@ -199,21 +200,26 @@ class PointerChase:
         """Begin at the words from ``start`` on; return how many there are."""
         count = min(self._chases, self.size - start)
         torch.arange(start, start + count, out=self._here[:count])
+        self._beyond.zero_()
         return count
 
     def _step(self, block: int, count: int) -> None:
-        """Read the words of a block that the chases have come to."""
+        """Read the words of a block that the chases have come to.
+
+        A wrong number must not leave the block: by how much it does is kept, since the nearest word
+        may be the right one.
+        """
         here, there = self._here[:count], self._next[:count]
         torch.gather(self.blocks[block], 0, here, out=there)
-        there.clamp_(0, self.size - 1)  # a wrong number must not leave the block
-        self._here, self._next = self._next, self._here
+        torch.clamp(there, 0, self.size - 1, out=here)
+        self._beyond[:count].bitwise_or_(there.sub_(here))
 
     def _compare(self, number: int) -> None:
         """Queue the comparison of the ends of chases with what they must be."""
         start = self._starts[number]
         count = min(self._chases, self.size - start)
-        expected = self._expect(start, count, self.order)
-        torch.ne(self._here[:count], expected, out=self._differs[:count])
+        wrong = self._expect(start, count, self.order).bitwise_xor_(self._here[:count])
+        torch.ne(wrong.bitwise_or_(self._beyond[:count]), 0, out=self._differs[:count])
         torch.any(self._differs[:count], out=self._wrong[number])
 
     def _expect(self, start: int, count: int, blocks: Sequence[int]) -> Tensor:
@@ -287,16 +293,20 @@ class PointerChase:
             self._fill(block)
             again = self._first_wrong(start)
             repeated += again is not None and again[0] == step
-        chunk, part = divmod(block, self._parts)
         self._report(
             place=FindingPlace.MEMORY,
             count=count,
-            first=(chunk, part * self.size + word),
+            first=self._coordinates(block, word),
             bits=bits,
             detail="words of 64 bits, read at scattered addresses",
             reread=True,
             repeated=repeated,
         )
+
+    def _coordinates(self, block: int, word: int) -> tuple[int, int]:
+        """Return the chunk of a word of a block, and its word there."""
+        chunk, part = divmod(block, self._parts)
+        return chunk, part * self.size + word
 
     def _report(
         self,
@@ -342,7 +352,7 @@ class PointerChase:
             wrong, first = self._fetch()[:2]
             if wrong:
                 return step, wrong, first, self._count_bits(there, expected)
-            self._here, self._next = self._next, self._here
+            self._here[:count].copy_(there)
         return None
 
     def _count_differing(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Prove on a device that the checks find every flipped bit, and nothing else.
+"""Prove on a device that the checks find every injected fault, and nothing else.
 
 It does so for every number format and every unit that the device can do.
 
@@ -9,6 +9,7 @@ its results.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from torch import Tensor
@@ -16,10 +17,10 @@ from torch import Tensor
 from sentinel.config.options import ALL, UNITS, split_names
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import FindingPlace, SelftestDone, SelftestResult
-from sentinel.stressor.comparison import flip
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import FindingReporter
 from sentinel.stressor.execution_units import usable_units
+from sentinel.stressor.injection import Fault, FaultKind, draw_fault, draw_kinds
 from sentinel.stressor.matmul import Dtype
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
@@ -31,7 +32,7 @@ _SIZE = 2048
 #: The same on a simulated GPU, which emulates fp8 at 60 ns per multiplication.
 _SIMULATED_SIZE = 16
 
-#: The seed that bits are drawn from, the same in every run.
+#: The seed that faults are drawn from, the same in every run.
 _SEED = 20_260_101
 
 #: The interval at which a finished selftest checks for a stop.
@@ -41,12 +42,12 @@ _REST_S = 0.05
 def selftest(
     ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = ALL, size: int = 0
 ) -> None:
-    """Flip bits in every dtype and every kind of matrix, and send how many were found.
+    """Inject faults in every dtype and every kind of matrix, and send how many were found.
 
     Args:
         ctx: The workload's context.
-        flips: Bits to flip, one after another, in each kind of matrix of each dtype.
-        rounds: Results of each dtype to compute and check with nothing flipped.
+        flips: Faults to inject, one after another, in each kind of matrix of each dtype.
+        rounds: Results of each dtype to compute and check without a fault.
         dtypes: Dtypes and units with plus signs between them, or all that the GPU supports.
         size: Rows of the matrices; 0 chooses.
 
@@ -90,15 +91,27 @@ def _chosen(ctx: WorkloadContext, text: str) -> tuple[list[Dtype], bool]:
 def _prove_chase(ctx: WorkloadContext, chase: PointerChase, flips: int, rounds: int) -> bool:
     """Run all trials of the gather; return False if the workload is to return."""
     draw = random.Random(f"{_SEED} {GATHER}")  # noqa: S311 - places, not secrets
-    for place, tried in (("memory", flips), ("clean", min(rounds, flips))):
-        found = 0
-        for _ in range(tried):
-            found += chase.finds_one(draw, flips=place == "memory")
-            if not ctx.drain():
-                return False
-        wrong = found if place == "memory" else tried - found
-        ctx.send(SelftestResult(dtype=GATHER, place=place, tried=tried, found=wrong))
-    return True
+    tried, found = Counter[str](), Counter[str]()
+    for number in range(flips):
+        kind = (FaultKind.SINGLE, FaultKind.MULTIPLE)[number % 2]
+        tried[kind] += 1
+        found[kind] += chase.finds_exactly(kind, draw)
+        if not ctx.drain():
+            return False
+    ctx.send(
+        SelftestResult(
+            dtype=GATHER,
+            place="memory",
+            tried=flips,
+            found=found.total(),
+            tried_by_kind=tried,
+            found_by_kind=found,
+        )
+    )
+    passes = min(rounds, flips)  # each reads all of the memory
+    wrong = sum(not chase.finds_exactly(None, draw) for _ in range(passes) if ctx.drain())
+    ctx.send(SelftestResult(dtype=GATHER, place="clean", tried=passes, found=wrong))
+    return ctx.drain()
 
 
 def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:
@@ -117,12 +130,23 @@ def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: i
     ]
     for name, place, choose in trials:
         draw = random.Random(f"{_SEED} {dtype} {name}")  # noqa: S311 - places, not secrets
-        found = 0
-        for _ in range(flips):
-            found += _find_one(pipeline, place, choose, draw)
+        tried, found = Counter[str](), Counter[str]()
+        for kind in draw_kinds(flips, draw):
+            fault, is_found = _find_one(pipeline, place, choose, kind, draw)
+            tried[fault.kind] += 1
+            found[fault.kind] += is_found
             if pipeline.inspector.stopped:
                 return False
-        ctx.send(SelftestResult(dtype=dtype, place=name, tried=flips, found=found))
+        ctx.send(
+            SelftestResult(
+                dtype=dtype,
+                place=name,
+                tried=flips,
+                found=found.total(),
+                tried_by_kind=tried,
+                found_by_kind=found,
+            )
+        )
     with pipeline.examiner.reporter.withhold() as findings:
         checked = pipeline.compute_unpaced(rounds)
         pipeline.finish_seed()
@@ -134,16 +158,18 @@ def _find_one(
     pipeline: ResultPipeline,
     place: FindingPlace,
     choose: Callable[[random.Random], Tensor],
+    kind: FaultKind,
     draw: random.Random,
-) -> bool:
-    """Flip one bit and compute a round; return whether exactly that bit was found."""
+) -> tuple[Fault, bool]:
+    """Inject a fault and compute a round; return it, and whether exactly this was found."""
     pipeline.compute_unpaced(draw.randrange(1, len(pipeline.slots)))
     matrix = choose(draw)
-    element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
-    flip(matrix, element, bit)
+    fault = draw_fault(kind, matrix, draw)
+    fault.inject(matrix)
     with pipeline.examiner.reporter.withhold() as findings:
         pipeline.compute_unpaced(len(pipeline.slots))
         pipeline.finish_seed()
-    bits = tuple(int(number == bit) for number in range(8 * matrix.element_size()))
-    right = (place, 1, pipeline.product.coordinates(matrix, element), bits)
-    return [(found.place, found.count, found.first, found.bits) for found in findings] == [right]
+    first = pipeline.product.coordinates(matrix, fault.elements[0])
+    right = (place, len(fault.elements), first, fault.counts(8 * matrix.element_size()))
+    found = [(found.place, found.count, found.first, found.bits) for found in findings]
+    return fault, found == [right]

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.stressor.numa import places_of
+from tests.harness.burnin_run import plan_of
 from tests.harness.gpu_environment import ROOT, RealHost
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import SentinelProcess, eventually
@@ -94,6 +97,21 @@ def test_bursts_are_as_long_and_as_many_as_asked_for(
         assert "stressor.finding" not in sentinel.names()
 
 
+def test_the_memory_of_copies_is_on_the_numa_node_that_the_host_names(
+    real: RealHost, tmp_path: Path
+) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "run"
+    plan.write_text(plan_of("numa", ("links", "links", "seconds = 5")))
+    run(real, "burnin", "--plan", str(plan), "--report", str(folder))
+    (gpu,) = json.loads((folder / "report.json").read_text())["gpus"]
+    (host,) = (row for row in gpu["checks"] if row["id"] == "links.host")
+    assert host["value"] > 0.66, host
+    near, _, why = places_of(gpu["pci_bus_id"])
+    # A container may forbid to bind memory, and says so.
+    expected = f"host memory: {near}" if near else f"not bound to a NUMA node: {why}"
+    assert expected in host["evidence"] or "not bound to NUMA" in host["evidence"], host
+
+
 def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) -> None:
     small = ("--memory", "64MiB", "--chunk", "16MiB", "--workload", "memtest")
     with occupied(real, *small) as sentinel:
@@ -171,12 +189,17 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
         assert "gpu.yielding" not in sentinel.names()
 
 
-def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
+def test_exactly_the_injected_faults_are_found_on_the_gpu(real: RealHost) -> None:
     words = (sys.executable, "-m", "sentinel", "workloads", "selftest", "--json")
     chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000")
     done = run_program(*words, *chosen, env=real.environment(), timeout=4 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
+    trials = json.loads(done.stdout)["trials"]
+    assert {trial["place"] for trial in trials} >= {"result", "clean"}
+    proofs = {trial["dtype"]: trial for trial in trials if trial["place"] == "comparison"}
+    assert proofs["bf16"]["tried"] == 200
+    assert 30 <= proofs["bf16"]["rounded"] <= 65
+    assert proofs["fp32"]["rounded"] <= 15
 
 
 def test_torch_cannot_grow_after_ready(real: RealHost) -> None:

@@ -149,6 +149,10 @@ NOT_COMMANDS = {
         "the reason of a drain"
     ),
     "[Service]": "lines of a unit",
+    "* || check_cmd_output -t 20 -m '!/^GPU CRITICAL/' -M '%L'"
+    " sh -c '/usr/local/bin/sentinel check --nagios; exit 0'": (
+        "a line of nhc.conf, in test_accept_a_node.py"
+    ),
     "pass 2, pattern random, descending, covered 87.9 % of the device's memory": "a line of a log",
 }
 
@@ -202,6 +206,8 @@ PROOFS: dict[str, str | Because] = {
     r"pip install \./examples/sentinel-workload-fft": (
         "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
     ),
+    r"sentinel health --require warn": "integration/cli/test_health.py"
+    "::test_a_script_can_require_that_every_gpu_of_the_host_has_passed",
     r"sentinel health(?: --acknowledge 3 .*)?": "integration/cli/test_health.py"
     "::test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why",
     # Development.
@@ -209,9 +215,6 @@ PROOFS: dict[str, str | Because] = {
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
-    r"python -m benchmarks\.\w+ .*h200.*": _MEASURED,
-    r"python -m benchmarks\.handover --gpus \d .*&": _MEASURED,
-    r"taskset -c \S+ python -m benchmarks\..*": _MEASURED,
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",
@@ -220,6 +223,12 @@ PROOFS: dict[str, str | Because] = {
     r"python -m benchmarks\.\w+.*": Because(
         "It takes minutes and shows nothing on a busy host; the tests of benchmarks have its parts."
     ),
+    # The acceptance of a node.
+    r"sentinel (?:doctor|check|burnin) .*(?: \|\| exit\b| && exit\b).*|test \$\? .*"
+    r"|sentinel burnin --resume \"\$2\"": "integration/test_accept_a_node.py"
+    "::test_a_run_that_was_cut_short_goes_on",
+    r"scontrol (?:create|update) .*|sentinel fleet burnin --nodelist node7 .*": _FLEET
+    + "test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation",
     # The daemon and its API.
     r"sentinel start(?: --metrics 8766| --tcp 127\.0\.0\.1:8765)?": HERE,
     r"sentinel run": HERE,
@@ -241,7 +250,8 @@ PROOFS: dict[str, str | Because] = {
         "It takes a minute of verified work; test_a_whole_plan_ends_with_a_pass_and_a_report has"
         " a short plan."
     ),
-    r"sentinel burnin": _BURNIN + "test_a_whole_plan_ends_with_a_pass_and_a_report",
+    r"sentinel burnin(?: --expect-gpus 8 --report DIR)?": _BURNIN
+    + "test_a_whole_plan_ends_with_a_pass_and_a_report",
     r"sentinel burnin --level .* --report \w+": _MEASURED,
     r"sentinel start; sentinel burnin .*": _MEASURED,
     r"sentinel burnin --plan .*": _DAEMON_BURNIN
@@ -253,8 +263,7 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel report.*": HERE,
     # Without a daemon.
     r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"
-    "::test_exactly_the_flipped_bits_are_found",
-    r"sentinel workloads selftest --flips .*": _MEASURED,
+    "::test_exactly_the_injected_faults_are_found",
     r"sentinel (?:--help|demo|workloads|check|doctor|config)\b.*": HERE,
     r"sentinel run --monitor --driver amdgpu|sentinel run --once --driver amdgpu:.*": (
         "integration/probe/test_example_driver.py"

@@ -71,7 +71,7 @@ def words_of_sentinel(text: str) -> list[str] | None:
     )
     if not text.startswith("sentinel"):
         return None
-    return shlex.split(re.split(r" (?:&&|\|) |; ", text)[0])
+    return shlex.split(re.split(r" (?:&&|\|\|?) |; ", text)[0])
 
 
 #: A word for any command, an option without its value, and the title of a process.

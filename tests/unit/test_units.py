@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sentinel.units import (
     format_duration,
     format_indices,
+    format_scaled,
     format_size,
     parse_duration,
     parse_size,
@@ -172,3 +173,19 @@ def test_a_formatted_short_duration_parses_to_nearly_the_same(seconds: float) ->
 )
 def test_indices_are_shown_in_order_and_runs_as_ranges(indices: list[int], text: str) -> None:
     assert format_indices(indices) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 B/s"),
+        (12.34, "12.3 B/s"),
+        (999.4, "999 B/s"),
+        (999.5, "1 kB/s"),
+        (2.62e7, "26.2 MB/s"),
+        (3.94e12, "3.94 TB/s"),
+        (1.5e15, "1.5 PB/s"),
+    ],
+)
+def test_a_rate_has_the_prefix_that_fits(value: float, text: str) -> None:
+    assert format_scaled(value, "B/s") == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sentinel.units import format_duration
+from sentinel.units import decimal_prefix, format_duration
 
 #: The title of each measurement and its unit; a rate gets a decimal prefix.
 MEASURES = {
@@ -20,10 +20,11 @@ MEASURES = {
 #: How the names of the rates of links end, and their unit; the part and the sender come first.
 _LINK, _LINK_UNIT = "_bytes_per_s", "B/s"
 
+#: The significant digits of a value.
+_DIGITS = 4
+
 #: What stands for a value that is missing.
 MISSING = "\u2013"
-
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def title(name: str) -> str:
@@ -41,7 +42,7 @@ def unit_of(name: str) -> str:
 def format_measure(name: str, value: float) -> str:
     """Format a value of a measurement with its unit."""
     factor, unit = scaled_unit(name, value)
-    return f"{value / factor:.4g} {unit}".rstrip()
+    return f"{value / factor:.{_DIGITS}g} {unit}".rstrip()
 
 
 def scaled_unit(name: str, value: float) -> tuple[float, str]:
@@ -51,11 +52,8 @@ def scaled_unit(name: str, value: float) -> tuple[float, str]:
         What a value is divided by, and the unit.
     """
     unit = unit_of(name)
-    if name.endswith("_per_s"):
-        for factor, prefix in _PREFIXES:
-            if abs(value) >= factor:
-                return factor, f"{prefix}{unit}"
-    return 1.0, unit
+    factor, prefix = decimal_prefix(value, _DIGITS) if name.endswith("_per_s") else (1.0, "")
+    return factor, f"{prefix}{unit}"
 
 
 def format_value(value: Any, unit: str = "") -> str:

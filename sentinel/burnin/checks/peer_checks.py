@@ -331,7 +331,7 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return judge_rate(own, peers, limits, _explained(evidence))
 
 
-def _former(evidence: LoadEvidence) -> list[Former]:
+def comparable_runs(evidence: LoadEvidence) -> list[Former]:
     """Select the earlier runs at the same power limit and with the same VBIOS."""
     before = evidence.record.before
     state = before and (before.power_limit_w, before.vbios)
@@ -381,7 +381,7 @@ def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
     Reads the median bandwidth of the phase that copies (elementwise) against earlier runs.
     """
-    rates = [run.copy for run in _former(evidence) if run.copy is not None]
+    rates = [run.copy for run in comparable_runs(evidence) if run.copy is not None]
     if len(rates) < MIN_RUNS:
         text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
         return not_applicable(f"{text}; {MIN_RUNS} are needed")
@@ -405,7 +405,7 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     warm = phase.median("temperature_c") if phase is not None else None
     rates = [
         run.rate
-        for run in _former(evidence)
+        for run in comparable_runs(evidence)
         if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
     ]
     if len(rates) < MIN_RUNS:
@@ -415,7 +415,8 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if own is None or unfit is not None:
         return untested(unfit or NO_STEADY)
     median = statistics.median(rates)
-    text = f"{own / 1e12:.1f} TFLOP/s; the median of {len(rates)} runs is {median:.1f}"
+    rate, usual = (format_measure("flops_per_s", one) for one in (own, median * 1e12))
+    text = f"{rate}; the median of {len(rates)} runs is {usual}"
     return by_limits(round(own / 1e12 / median, 4), limits, text)
 
 
@@ -440,10 +441,11 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
         ]
         rates = [rates for phase in phases if (rates := phase.rates(unit))]
         if rates:
-            rate = statistics.median(rates[-1]) / 1e12
-            shares.append(rate / reference.median)
+            rate = statistics.median(rates[-1])
+            shares.append(rate / 1e12 / reference.median)
             expected = f"{reference.median:g} {reference.unit} ({reference.source})"
-            texts.append(f"{reference.workload}: {rate:.1f} of {expected}")
+            own = format_measure(f"{unit}_per_s", rate)
+            texts.append(f"{reference.workload}: {own} of {expected}")
     if not shares:
         return untested("no rate counts")
     return by_limits(round(min(shares), 4), limits, "; ".join(texts))

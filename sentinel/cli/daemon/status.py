@@ -160,7 +160,8 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
 def _logged(log: str | None) -> Iterator[str]:
     """Yield the last lines of the log if it can be read; the daemon may be on another host.
 
-    What is logged at the debug level is left out: several lines a second would hide all else.
+    What happens again and again is left out, as it would hide what happened: the debug level, and
+    what the table above shows.
     """
     if log is None:
         return

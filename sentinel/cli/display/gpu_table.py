@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sentinel.cli.display.output import Table, printable
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import WITH_STRESSOR, gpu_state, with_time
-from sentinel.units import format_brief, format_count, format_duration, format_size
+from sentinel.units import format_brief, format_count, format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
     from sentinel.client import GpuStatus, Holder, Process, ReservationInfo, Status
@@ -43,8 +43,6 @@ GPUS = Table(
         "unknown": "red",
     },
 )
-
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
 
 def is_stale(status: Status) -> bool:
@@ -242,8 +240,7 @@ def rate(gpu: GpuStatus) -> str:
     """Format the rate of the stressor, in FLOP/s, bytes/s or iterations/s."""
     for value, unit in ((gpu.flops_per_s, "F/s"), (gpu.bytes_per_s, "B/s")):
         if value:
-            size, prefix = next((step for step in _UNITS if value >= step[0]), _UNITS[-1])
-            return f"{value / size:.3g}{prefix}{unit}"
+            return format_scaled(value, unit).replace(" ", "")
     return f"{gpu.iterations_per_s:.3g}/s" if gpu.iterations_per_s else ""
 
 

@@ -17,10 +17,10 @@ from sentinel.cli.display.output import printable, styled, wants_colour
 from sentinel.errors import ConfigError
 from sentinel.host.log_file import MAX_OLD_FILES
 from sentinel.host.regular_file import open_regular
-from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, Kind
+from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, PERIODIC_EVENTS, Kind
 from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import MAX_QUANTUM_S
-from sentinel.units import format_duration, format_size
+from sentinel.units import format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
     from sentinel.core.step import Event
@@ -101,9 +101,13 @@ def format_clock(moment: datetime) -> str:
     return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
 
 
+#: As the log has them; a text in another field has its quotes escaped.
+_NOT_NOTABLE = tuple(f'"event": "{name}"' for name in DEBUG_EVENTS | PERIODIC_EVENTS)
+
+
 def is_notable(line: str) -> bool:
-    """Check for a line of the log that people are shown, and is not at the debug level."""
-    if any(f'"{name}"' in line for name in DEBUG_EVENTS):  # most lines then; quickly
+    """Check for a line that people are shown: no debug level, nothing that a table repeats."""
+    if any(name in line for name in _NOT_NOTABLE):  # most lines; quickly
         return False
     return is_shown(line)
 
@@ -203,10 +207,9 @@ def _status(f: _Fields) -> str:
         reason = with_time(f["reason"], f.get("left_s"))
         return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {reason}{users}"
     facts = []
-    if f.get("flops_per_s"):
-        facts.append(f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s")
-    if f.get("bytes_per_s"):
-        facts.append(f"{f['bytes_per_s'] / 1e12:.3g} TB/s")
+    for name, unit in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s")):
+        if f.get(name):
+            facts.append(format_scaled(f[name], unit))
     if f.get("checks"):
         facts.append(f"{f['checks']} results checked, {f['errors']} wrong")
     if f.get("longest_quantum_s", 0.0) > MAX_QUANTUM_S:

@@ -33,7 +33,7 @@ from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestErro
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, SelftestResult
 from sentinel.supervisor.bootstrap import leave
-from sentinel.units import format_duration, parse_duration
+from sentinel.units import format_duration, format_scaled, parse_duration
 
 #: Limits of the duration; a trial keeps every state until its assessment.
 MIN_S = 1.0
@@ -196,8 +196,8 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
         **f,
         "iterations": f"{f['iterations_per_s'] or 0.0:.3g}" if f["iterations_per_s"] else None,
         "rates": ", ".join(
-            f"{f[rate] / 1e12:.3g} {unit}"
-            for rate, unit in (("flops_per_s", "TFLOP/s"), ("bytes_per_s", "TB/s"))
+            format_scaled(f[rate], unit)
+            for rate, unit in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s"))
             if f[rate]
         ),
         "heat": ", ".join(
@@ -234,12 +234,12 @@ _HEAT = {
 _MAX_FLIPS = 100_000
 _MAX_ROUNDS = 100_000_000
 
-#: The place of a result in which nothing was flipped.
+#: The place of a result without a fault.
 CLEAN = "clean"
 
 _SELFTEST = "sentinel.stressor.selftest:selftest"
 
-#: Results next to flipped bits must not become golden checksums.
+#: Results next to faults must not become golden checksums.
 _SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
 
 
@@ -251,14 +251,14 @@ _SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
     type=int,
     default=100,
     show_default=True,
-    help="Bits to flip in each place.",
+    help="Faults to inject in each place.",
 )
 @click.option(
     "--rounds",
     type=int,
     default=10_000,
     show_default=True,
-    help="Results without a flipped bit.",
+    help="Results without a fault.",
 )
 @click.option(
     "--dtype",
@@ -277,11 +277,13 @@ def selftest_command(
     wait: float,
     as_json: bool,
 ) -> int:
-    """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
+    """Inject faults in results, memory, inputs and references of one idle GPU; count those found.
+
+    The result is the sensitivity of the comparison, not the share of faulty GPUs that is found.
 
     A daemon that holds the GPU lends it: it is reserved there until the selftest ends.
 
-    Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
+    Exit code 1 if a fault is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
     """
     check_range("--flips", flips, 1, _MAX_FLIPS)
@@ -350,17 +352,17 @@ class _Results:
 
 
 def is_well(proof: SelftestResult) -> bool:
-    """Check that all flipped bits were found, or that there was no false alarm."""
-    return proof.found == (0 if proof.place == CLEAN else proof.tried)
+    """Check that all faults that reached a result were found, or that there was no false alarm."""
+    return proof.found == (0 if proof.place == CLEAN else proof.tried - proof.rounded)
 
 
 def summary(proofs: Sequence[SelftestResult]) -> str:
     """Summarise the results of all trials."""
-    flipped = [proof for proof in proofs if proof.place != CLEAN]
+    injected = [proof for proof in proofs if proof.place != CLEAN]
     clean = [proof for proof in proofs if proof.place == CLEAN]
-    found, tried = sum(p.found for p in flipped), sum(p.tried for p in flipped)
+    found, tried = sum(p.found for p in injected), sum(p.tried - p.rounded for p in injected)
     alarms, results = sum(p.found for p in clean), sum(p.tried for p in clean)
-    return f"{found} of {tried} flipped bits found, {alarms} false alarms in {results} results"
+    return f"{found} of {tried} faults found, {alarms} false alarms in {results} results"
 
 
 def selftest_code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> ExitCode:
@@ -399,13 +401,14 @@ def _describe(finding: Mapping[str, Any]) -> str:
     """Describe a finding that was not injected."""
     where = f" at {tuple(finding['first'])}" if finding["first"] else ""
     dtype = f" of {finding['dtype']}" if finding["dtype"] else ""
-    return f"a {finding['place']}{dtype} was wrong{where} although no bit was flipped in it"
+    return f"a {finding['place']}{dtype} was wrong{where} although no fault was injected in it"
 
 
 def _line(proof: SelftestResult) -> str:
     if proof.place == CLEAN:
         what = f"{proof.found} of {proof.tried} correct results reported as wrong"
     else:
-        what = f"{proof.found} of {proof.tried} flipped bits found"
+        rounded = f"; {proof.rounded} more changed no result" if proof.rounded else ""
+        what = f"{proof.found} of {proof.tried - proof.rounded} faults found{rounded}"
     level = "ok" if is_well(proof) else "FAILED"
     return f"{level:<7} {proof.dtype:<9} {proof.place:<10} {what}"

@@ -58,11 +58,18 @@ def _kept_free(case: _Case) -> Ruling | None:
 
 
 def _behind_burnin(case: _Case) -> Ruling | None:
-    """Leave the place under ``limits.gpus`` to the GPUs of the burn-in."""
-    run, uuid = case.state.burnin_run, case.gpu_state.gpu.uuid
-    if run is None or case.state.config.max_gpus is None:
+    """Leave a place under ``limits.gpus`` to each GPU whose burn-in is not done."""
+    run, most = case.state.burnin_run, case.state.config.max_gpus
+    if run is None or most is None:
         return None
-    if uuid in run.gpus and uuid not in run.done:
+    first = set(run.gpus) - set(run.done)
+    if case.gpu_state.gpu.uuid in first:
+        return None
+    others = [gpu for uuid, gpu in case.state.gpu_states.items() if uuid not in first]
+    held = sorted((gpu for gpu in others if gpu.is_held), key=lambda gpu: gpu.launch.at)
+    if case.gpu_state not in held:
+        held.append(case.gpu_state)
+    if case.gpu_state in held[: max(0, most - len(first))]:
         return None
     return Ruling("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
 

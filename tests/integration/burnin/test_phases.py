@@ -131,7 +131,7 @@ def test_a_unit_that_computes_wrong_fails_the_gpu_and_is_named(
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, PLAN, gpus=2)
+    run = BurninRun(simulated, PLAN.replace(LINKS, f"{LINKS}:nvls=true"), gpus=2)
     output = run.run()
     report = run.report()
     check_passed(report)

@@ -200,7 +200,7 @@ def selftest(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str,
 
 
 @pytest.mark.long
-def test_exactly_the_flipped_bits_are_found(
+def test_exactly_the_injected_faults_are_found(
     capsys: pytest.CaptureFixture[str], registry: Registry
 ) -> None:
     chosen = [word for name in DTYPES for word in ("--dtype", name)]
@@ -210,25 +210,31 @@ def test_exactly_the_flipped_bits_are_found(
     assert report["incomplete"] is None
     places = ["result", "memory", "input", "reference", "clean"]
     trials = [(trial["dtype"], trial["place"]) for trial in report["trials"]]
-    assert trials == [(name, place) for name in DTYPES for place in places]
+    before_ready = [(name, "comparison") for name in DTYPES]
+    assert trials == before_ready + [(name, place) for name in DTYPES for place in places]
     for found in report["trials"]:
+        tried, kinds = found["tried"], found["tried_by_kind"]
+        assert sum(kinds.values()) == (0 if found["place"] == "clean" else tried)
+        assert sum(found["found_by_kind"].values()) == (0 if not kinds else found["found"])
         if found["place"] == "clean":
-            assert found["tried"] == 10
-            assert found["found"] == 0
+            assert (tried, found["found"]) == (10, 0)
+        elif found["place"] == "comparison":
+            assert found["found"] == tried - found["rounded"]
+            assert {"partial sum", "every 32nd element"} <= kinds.keys()
         else:
-            assert found["tried"] == found["found"] == 3
+            assert tried == found["found"] == 3
     assert registry.memory(report["gpu"]).used == 0
 
 
 @pytest.mark.long
-def test_flipped_bits_of_units_are_found(
+def test_the_faults_of_units_are_found(
     capsys: pytest.CaptureFixture[str], registry: Registry
 ) -> None:
     chosen = ("--dtype", "sin", "--dtype", "atomics", "--dtype", "gather")
     code, out, _ = selftest(capsys, "--flips", "3", "--rounds", "10", *chosen, "--json")
     report = json.loads(out)
     assert (code, report["well"]) == (0, True)
-    places = ["result", "memory", "input", "reference", "clean"]
+    places = ["comparison", "result", "memory", "input", "reference", "clean"]
     trials = [(trial["dtype"], trial["place"]) for trial in report["trials"]]
     computed = [(name, place) for name in ("sin", "atomics") for place in places]
     assert trials == [*computed, ("gather", "memory"), ("gather", "clean")]
@@ -239,17 +245,20 @@ def test_flipped_bits_of_units_are_found(
 
 
 @pytest.mark.long
-def test_a_check_that_misses_flipped_bits_fails(
+def test_a_check_that_misses_faults_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, registry: Registry
 ) -> None:
     monkeypatch.setattr(trial, "_SELFTEST", "bad_workloads:discards_its_checks")
     code, out, _ = selftest(capsys, "--flips", "2", "--rounds", "10", "--dtype", "fp32")
     assert code == 1
-    results, memory, inputs, *_, summary = out.splitlines()
-    assert " ".join(results.split()) == "FAILED fp32 result 0 of 2 flipped bits found"
+    comparison, results, memory, inputs, *_, summary = out.splitlines()
+    assert comparison.startswith("ok      fp32  comparison")
+    assert " ".join(results.split()) == "FAILED fp32 result 0 of 2 faults found"
     assert memory.startswith("FAILED")
     assert inputs.startswith("ok"), "those have checksums of their own"
-    assert "4 of 8 flipped bits found, 0 false alarms" in summary
+    proof = re.search(r"(\d+) of (\d+) faults found, 0 false alarms", summary)
+    assert proof is not None
+    assert int(proof[2]) - int(proof[1]) == 4
 
 
 @pytest.mark.long
@@ -275,8 +284,8 @@ def test_a_gpu_in_use_is_not_occupied(
 def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> None:
     with begun(host, "selftest", *ENDLESS) as process:
         assert process.stdout is not None
-        lines = [" ".join(process.stdout.readline().split()) for _ in range(4)]
-        assert lines[-1] == "ok fp32 reference 2 of 2 flipped bits found"
+        lines = [" ".join(process.stdout.readline().split()) for _ in range(5)]
+        assert lines[-1] == "ok fp32 reference 2 of 2 faults found"
         family = children(process)
         assert len(family) >= 2
         with host.job(stay=TIMEOUT_S) as newcomer:
@@ -286,7 +295,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
             eventually(lambda: all(map(gone, family)))
     assert out == ""
     assert "the selftest is incomplete: " in err
-    assert "; before that, 8 of 8 flipped bits found, 0 false alarms in 0 results" in err
+    assert re.search(r"; before that, (\d+) of \1 faults found, 0 false alarms in 0 results", err)
     if isinstance(host, SimulatedHost):  # a real driver may not list every process
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)
 
@@ -357,7 +366,8 @@ def test_a_missed_bit_counts_even_before_a_newcomer(
 
 
 def test_all_messages_of_a_selftest_stay_below_the_flood_limit() -> None:
-    places, besides = 5, 5  # CreatingContext, Ready, Proved, and a Progress each second
+    # Two checksums of each format; CreatingContext, Preparing, Ready, and a Progress each second.
+    places, besides = 6 + 2, 5
     assert places * len(DTYPES) + besides < MAX_MESSAGES_PER_TICK
 
 
@@ -368,7 +378,7 @@ def test_all_messages_of_a_selftest_stay_below_the_flood_limit() -> None:
     [
         (
             "bad_workloads:finds_a_fault_in_a_selftest",
-            "a result of bf16 was wrong at (5, 9) although no bit was flipped in it",
+            "a result of bf16 was wrong at (5, 9) although no fault was injected in it",
         ),
         (
             "bad_workloads:fails_in_a_selftest",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.protocol.events import PERIODIC_EVENTS
 from tests.harness.command_line import CommandLine
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon
 from tests.harness.timing import TIMEOUT_S
@@ -60,14 +61,15 @@ def test_the_short_list_has_one_line_per_gpu(stub: StubDaemon, cli: CommandLine)
     assert printed["gpus"] == [GPU]
 
 
-def test_the_last_lines_leave_out_what_is_logged_at_the_debug_level(
+def test_the_last_lines_show_what_happened_and_not_what_is_repeated(
     stub: StubDaemon, tmp_path: Path, cli: CommandLine
 ) -> None:
     time = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0}
     kept = [{**time, "event": "sentinel.stopped", "exit_code": n} for n in range(6)]
     checked = {**time, "event": "gpu.checked", "gpu": "x", "memory_used": 1, "memory_total": 2}
     log = tmp_path / "log"
-    log.write_text("\n".join(map(json.dumps, [*kept, *[checked] * 1000])) + "\n")
+    repeated = [{**time, "gpu": "x", "event": one} for one in sorted(PERIODIC_EVENTS)]
+    log.write_text("\n".join(map(json.dumps, [*kept, *[*repeated, checked] * 1000])) + "\n")
     stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
     shown = cli("status").out.splitlines()[-5:]
     assert [line.split()[-1] for line in shown] == ["1", "2", "3", "4", "5"]

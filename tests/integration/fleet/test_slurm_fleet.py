@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ExitCode
-from tests.harness.fleet_harness import LIMITS, NODE_LIMIT, Fleet, plan
+from tests.harness.fleet_harness import LIMITS, NODE_LIMIT, Fleet, FleetProcess, plan
+from tests.harness.programs import documented_commands
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
 from tests.harness.timing import TEST_TIMEOUT_S
@@ -128,6 +130,32 @@ def test_a_failing_node_is_drained_and_only_this_is_taken_back(make: Make) -> No
     eventually(lambda: cluster.state("node2") == "idle")
     assert cluster.reason("node3") == by_hand
     assert cluster.state("node3") == "drained"
+
+
+def test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation(make: Make) -> None:
+    """As docs/accept-a-node.md has it; one that fails stays reserved."""
+    cluster, fleet = make(2, plan(1))
+    fleet.break_gpu("node2")
+    short = f"--plan {fleet.path.with_name('plan.toml')} --simulate 1"
+    waiting = {}
+    for node, code in (("node1", ExitCode.OK), ("node2", ExitCode.FAIL)):
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=repaired")
+        job = ("sbatch", "--parsable", f"--nodelist={node}", "--output=/dev/null", "--wrap=true")
+        waiting[node] = cluster.run(*job).stdout.strip()
+        fleet.path = fleet.path.with_name(node)
+        commands = documented_commands("accept-a-node.md", "undrain")
+        for words in (
+            *(("node7", node), ("=accept", f"=accept-{node}"), ("DIR", str(fleet.path))),
+            *(("--level long", short), ("sentinel", f"{sys.executable} -P -m sentinel")),
+        ):
+            commands = commands.replace(*words)
+        script = cluster.start("sh", "-ec", commands, environment=fleet.environment)
+        FleetProcess(script).ends_with(code)
+        assert fleet.report(node)["verdict"] in (PASSED if code == ExitCode.OK else {"FAIL"})
+    eventually(lambda: cluster.jobs()[waiting["node1"]] == "COMPLETED")
+    assert cluster.jobs()[waiting["node2"]] == "PENDING"
+    kept = cluster.run("scontrol", "show", "reservation").stdout
+    assert re.findall(r"ReservationName=(\S+)", kept) == ["accept-node2"]
 
 
 def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(make: Make) -> None:

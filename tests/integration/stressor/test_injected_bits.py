@@ -1,4 +1,6 @@
-"""100 of 100 bits that flip in a result, an input or the reference are found, where they are.
+"""100 of 100 faults in a result, an input or the reference are found, where they are.
+
+The faults are of the kinds of silicon: mostly several bits, often in every 32nd element.
 
 Those in memory are in test_memtest.py, those of scattered reads in test_units.py.
 """
@@ -11,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.comparison import flip
 from sentinel.stressor.execution_units import UNITS
+from sentinel.stressor.injection import draw_fault, draw_kinds
 from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
@@ -22,7 +24,9 @@ BATCHES, TRIALS = 2, 50
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8"])
 @pytest.mark.parametrize("place", ["result", "left", "right", "reference"])
-def test_every_injected_bit_is_found_with_its_place(tmp_path: Path, place: str, dtype: str) -> None:
+def test_every_injected_fault_is_found_with_its_place(
+    tmp_path: Path, place: str, dtype: str
+) -> None:
     draw = random.Random(f"{place} {dtype}")
     for batch in range(BATCHES):
         with pipeline_bench(tmp_path / str(batch)) as bench:
@@ -31,7 +35,7 @@ def test_every_injected_bit_is_found_with_its_place(tmp_path: Path, place: str, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("unit", [name for name in UNITS if name != "fp4"])  # no CPU has that
-def test_every_injected_bit_in_a_result_of_a_unit_is_found(tmp_path: Path, unit: str) -> None:
+def test_every_injected_fault_in_a_result_of_a_unit_is_found(tmp_path: Path, unit: str) -> None:
     draw = random.Random(unit)
     for batch in range(BATCHES):
         with pipeline_bench(tmp_path / str(batch)) as bench:
@@ -39,11 +43,11 @@ def test_every_injected_bit_in_a_result_of_a_unit_is_found(tmp_path: Path, unit:
 
 
 def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> None:
-    """Flip a bit at a time, and require one finding for each."""
+    """Inject a fault at a time, and require one finding for each."""
     pipeline = pipeline_of(bench, dtype)
     product = pipeline.product
     injected = []
-    for trial in range(TRIALS):
+    for trial, kind in enumerate(draw_kinds(TRIALS, draw)):
         pipeline.begin_seed(seed=trial % 4 + 1)
         for _ in range(draw.randrange(1, 4)):
             assert pipeline.step()
@@ -53,15 +57,13 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
             "right": product.inputs[1],
             "reference": product.reference,
         }[place]
-        element = draw.randrange(matrix.numel())
-        bit = draw.randrange(8 * matrix.element_size())
-        flip(matrix, element, bit)
-        injected.append((product.coordinates(matrix, element), bit))
+        fault = draw_fault(kind, matrix, draw)
+        fault.inject(matrix)
+        first = product.coordinates(matrix, fault.elements[0])
+        injected.append((len(fault.elements), first, fault.counts(8 * matrix.element_size())))
         assert pipeline.finish_seed()
     found = bench.findings()
     wanted = {"result": FindingPlace.RESULT, "reference": FindingPlace.REFERENCE}
     assert [finding.place for finding in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
-    for finding, (first, bit) in zip(found, injected, strict=True):
-        assert (finding.count, finding.first) == (1, first)
-        assert [number for number, times in enumerate(finding.bits) if times] == [bit]
+    assert [(finding.count, finding.first, finding.bits) for finding in found] == injected
     assert bench.done().errors == TRIALS

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
+from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.record import Sample
 from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
 from sentinel.stressor import links as module
+from sentinel.stressor import numa
 from sentinel.stressor import transfers as transfers_module
 from sentinel.stressor.device import PREPARATION_SLACK_BYTES
 from sentinel.stressor.links import HostLinks, PeerLinks, links
+from sentinel.stressor.numa import Place, places_of, take_on
 from sentinel.stressor.transfers import (
     ENVIRONMENT,
     LinkPatterns,
@@ -30,6 +39,7 @@ from sentinel.stressor.transfers import (
     offset_of,
     repeats_of,
 )
+from tests.harness.check_evidence import Run
 from tests.harness.workload_harness import Workbench, workbench
 
 CPU = torch.device("cpu")
@@ -83,7 +93,7 @@ def test_a_bit_that_flips_on_the_way_is_found(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, *, inward: bool, parts: set[str]
 ) -> None:
     host = HostLinks(bench.ctx, Transfers(bench.ctx, 0.0))
-    victim = host._inbound if inward else host._to_host
+    victim = host._inbound if inward else host._local.to_host
 
     def faulty(target: Tensor, source: Tensor) -> None:
         target.copy_(source)
@@ -115,6 +125,193 @@ def test_data_that_does_not_arrive_is_found(
     monkeypatch.setattr(module, "copy", lambda target, source: None)
     host.measure_alone(2)
     assert len(bench.findings()) == 4
+
+
+# --- NUMA nodes ------------------------------------------------------------------------------
+
+BDF = "00000000:3B:00.0"
+NEAR, FAR = Place(node=0, socket=0), Place(node=1, socket=1)
+
+
+def host_with(folder: Path, *, nodes: int = 2, own: str = "0") -> Path:
+    """Build the sysfs of a host whose last node is the memory of a GPU."""
+    texts = {"bus/pci/devices/0000:3b:00.0/numa_node": own}
+    for node in range(nodes):
+        texts[f"devices/system/node/node{node}/cpulist"] = f"{node * 8}-{node * 8 + 7},{node + 64}"
+        texts[f"devices/system/cpu/cpu{node * 8}/topology/physical_package_id"] = f"{node}"
+        distances = [10 if other == node else 20 + abs(other - node) for other in range(nodes + 1)]
+        texts[f"devices/system/node/node{node}/distance"] = " ".join(map(str, distances))
+    listed = f"0-{nodes - 1}"
+    texts |= {"devices/system/node/has_cpu": listed, "devices/system/node/has_memory": f"0-{nodes}"}
+    texts["devices/system/node/online"] = f"0-{nodes}"
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("host", "near", "far", "why"),
+    [
+        ({}, NEAR, FAR, ""),
+        ({"own": "1"}, FAR, NEAR, ""),
+        ({"nodes": 4}, NEAR, Place(node=3, socket=3), ""),
+        ({"nodes": 1}, NEAR, None, ""),
+        ({"own": "-1"}, None, None, "the host names no NUMA node of this GPU (numa_node -1)"),
+        ({"own": "x"}, None, None, "cannot be read: invalid literal"),
+    ],
+)
+def test_the_nodes_near_and_far_are_found(
+    tmp_path: Path, host: dict[str, Any], near: Place | None, far: Place | None, why: str
+) -> None:
+    found = places_of(BDF, host_with(tmp_path, **host))
+    assert found[:2] == (near, far)
+    assert why in found[2]
+    assert bool(found[2]) == bool(why)
+
+
+@pytest.mark.parametrize("address", ["", "00000000:99:00.0"])
+def test_a_gpu_without_an_address_has_no_node(tmp_path: Path, address: str) -> None:
+    near, far, why = places_of(address, host_with(tmp_path))
+    assert (near, far) == (None, None)
+    assert "cannot be read" in why
+
+
+def test_memory_is_taken_on_this_hosts_own_node_and_the_policy_is_put_back() -> None:
+    former = numa._policy()[0]
+    memory, why = take_on(0, lambda: torch.empty(2**20, dtype=torch.int64))
+    assert memory.numel() == 2**20
+    # A container may forbid the system call.
+    assert why in {None, os.strerror(errno.EPERM), os.strerror(errno.ENOSYS)}
+    if why is None:
+        assert numa._node_of(memory.data_ptr()) == 0
+        assert numa._policy()[0] == former
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "why"),
+    [
+        (errno.EPERM, 1, os.strerror(errno.EPERM)),
+        (None, 0, "the kernel took it from NUMA node 0"),
+        (None, 1, None),
+        (None, None, None),
+    ],
+)
+def test_memory_that_cannot_be_bound_is_taken_anyway_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, error: int | None, found: int | None, why: str | None
+) -> None:
+    policies: list[int] = []
+
+    def set_policy(mode: int, mask: object) -> None:
+        if error is not None:
+            raise OSError(error, "")
+        policies.append(mode)
+
+    monkeypatch.setattr(numa, "_policy", lambda: (0, None))
+    monkeypatch.setattr(numa, "_set_policy", set_policy)
+    monkeypatch.setattr(numa, "_node_of", lambda address: found)
+    memory, reason = take_on(1, lambda: torch.ones(3))
+    assert (memory.numel(), reason) == (3, why)
+    assert policies == ([] if error else [numa._BIND, 0])
+
+
+def test_memory_that_a_node_has_not_is_taken_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = iter([RuntimeError("CUDA error: out of memory"), None])
+
+    def take() -> Tensor:
+        if error := next(tries):
+            raise error
+        return torch.ones(3)
+
+    monkeypatch.setattr(numa, "_policy", lambda: (0, None))
+    monkeypatch.setattr(numa, "_set_policy", lambda mode, mask: None)
+    memory, why = take_on(1, take)
+    assert (memory.numel(), why) == (3, "no memory could be taken on NUMA node 1")
+
+
+def measured_on(
+    bench: Workbench,
+    monkeypatch: pytest.MonkeyPatch,
+    sysfs: Path,
+    *,
+    near: float,
+    far: float,
+    refused: bool = False,
+) -> CheckResult:
+    """Judge the links of a GPU whose copies have these rates, in GB/s."""
+    bench.ctx.pci_bus_id = BDF
+    monkeypatch.setattr(module, "places_of", partial(places_of, sysfs=sysfs))
+    monkeypatch.setattr(module, "_SEND_EVERY_S", 0.0)
+    if refused:
+        monkeypatch.setattr(module, "take_on", lambda node, take: (take(), "not permitted"))
+    else:
+        monkeypatch.setattr(module, "take_on", lambda node, take: (take(), None))
+    transfers = Transfers(bench.ctx, 0.0)
+    host = HostLinks(bench.ctx, transfers)
+    host.tally.real = True
+
+    def run(queue: Callable[[], object], beside: Callable[[], object] | None = None) -> float:
+        queue()
+        if beside is not None:
+            beside()
+        rate = near if host._memory is host._local else far
+        return host._bytes / rate / 1e9
+
+    monkeypatch.setattr(transfers, "run", run)
+    bench.ctx.pace()
+    bench.ctx.pace()
+    host.measure_alone(1)
+    host.tally.send(1)
+    assert not bench.findings()
+    samples = [Sample(at=1.0, values=asdict(one)) for one in bench.sent(LinkMeasured)]
+    evidence = Run().evidence([], 1)
+    (phase,) = (phase for phase in evidence.record.phases if phase.links)
+    phase.links = samples
+    (found,) = (row for row in CHECKS if row.id == "links.host")
+    return found.run(evidence, Thresholds())
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "status", "text"),
+    [
+        (55.3, 25.0, Status.PASS, "far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s"),
+        (27.0, 50.0, Status.FAIL, "host memory: NUMA node 0 (CPU socket 0)"),
+    ],
+)
+def test_a_slow_node_is_named_and_only_the_gpus_own_is_judged(
+    bench: Workbench,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    near: float,
+    far: float,
+    status: Status,
+    text: str,
+) -> None:
+    sysfs = host_with(tmp_path / "sys")
+    judged = measured_on(bench, monkeypatch, sysfs, near=near, far=far)
+    assert judged.status is status
+    assert text in judged.evidence
+
+
+@pytest.mark.parametrize(
+    ("host", "refused", "text"),
+    [
+        ({"own": "-1"}, False, "not bound to a NUMA node: the host names no NUMA node"),
+        ({}, True, "not bound to NUMA node 0 (CPU socket 0): not permitted"),
+    ],
+)
+def test_memory_without_a_node_is_said_so(
+    bench: Workbench,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    host: dict[str, Any],
+    refused: bool,  # noqa: FBT001 - a row of the table
+    text: str,
+) -> None:
+    sysfs = host_with(tmp_path / "sys", **host)
+    judged = measured_on(bench, monkeypatch, sysfs, near=55.0, far=50.0, refused=refused)
+    assert judged.status is Status.PASS
+    assert text in judged.evidence
 
 
 def test_too_few_chunks_are_refused(tmp_path: Path) -> None:
@@ -357,6 +554,22 @@ def test_the_buffers_of_nccl_are_no_other_process(bench: Workbench) -> None:
     assert allowed == [PREPARATION_SLACK_BYTES + 2**30]
 
 
-def test_nvlink_multicast_is_off_and_sockets_are_local() -> None:
-    assert ENVIRONMENT["NCCL_NVLS_ENABLE"] == "0"
+@pytest.mark.parametrize(("options", "value"), [({}, "0"), ({"nvls": True}, "2")])
+def test_nvlink_multicast_is_off_unless_it_is_allowed(
+    bench: Workbench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, bool],
+    value: str,
+) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "before")
+    monkeypatch.setattr(transfers_module, "RENDEZVOUS_TIMEOUT_S", 0.1)
+    bench.ctx.rendezvous, bench.ctx.group = tmp_path, GROUP
+    with pytest.raises(PeersError, match="GPU 1 did not come"):
+        links(bench.ctx, **options)
+    assert os.environ["NCCL_NVLS_ENABLE"] == value
+
+
+def test_sockets_are_local() -> None:
     assert {ENVIRONMENT[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")} == {"lo"}

@@ -19,6 +19,7 @@ from sentinel.stressor import execution_units
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.diagnosis import FindingReporter
 from sentinel.stressor.execution_units import UNITS, why_not
+from sentinel.stressor.injection import FaultKind
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
 from sentinel.stressor.workloads import units
 from tests.harness.workload_harness import GIB, Workbench, workbench
@@ -192,12 +193,29 @@ def test_a_pass_reads_every_word_of_the_memory_but_the_working_memory_once(
         assert bench.findings() == []
 
 
-def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.SINGLE, FaultKind.MULTIPLE])
+def test_every_fault_of_a_word_is_found_where_it_is(bench: Workbench, kind: FaultKind) -> None:
     chase, draw = chase_of(bench), random.Random(7)
     chase.prove()
-    assert all(chase.finds_one(draw, flips=True) for _ in range(100))
-    assert all(chase.finds_one(draw, flips=False) for _ in range(3))
+    assert all(chase.finds_exactly(kind, draw) for _ in range(100))
+    assert all(chase.finds_exactly(None, draw) for _ in range(3))
     assert (bench.findings(), bench.done().errors) == ([], 0), "trials are no findings"
+
+
+def test_a_number_beyond_its_block_is_found_even_if_the_nearest_word_is_the_right_one(
+    bench: Workbench,
+) -> None:
+    chase = chase_of(bench)
+    for right, wrong in ((chase.size - 1, 2**40), (0, -1)):
+        chase._begin_pass(1)
+        for block in chase.order:
+            chase._fill(block)
+        words = chase.blocks[chase.order[3]]
+        words[words == right] = wrong
+        for number in range(len(chase._starts)):
+            chase._chase_all(number)
+        chase._report_faults()
+    assert [one.count for one in bench.findings()] == [1, 1]
 
 
 @pytest.mark.parametrize("transient", [False, True])

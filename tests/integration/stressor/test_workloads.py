@@ -110,7 +110,7 @@ def test_the_first_run_records_checksums_and_the_second_agrees(
     assert len(bench.ctx.goldens.records()) == 4
     keys = {golden.key for golden in bench.ctx.goldens.records()}
     assert {key.dtype for key in keys} == {"bf16", "fp32"}
-    assert {key.shape for key in keys} == {"16x16x16 v1"}
+    assert {key.shape for key in keys} == {"16x16x16 v2"}
     sent = checksums(bench)
     assert {message.key for message in sent} == {str(key) for key in keys}
     assert [message.stored is None for message in sent[:5]] == [True, True, True, False, False]

@@ -108,6 +108,7 @@ def test_an_unknown_value_is_an_empty_cell_and_not_zero() -> None:
     [
         ({"flops_per_s": 656.24e12, "bytes_per_s": 1e12}, "656TF/s"),
         ({"flops_per_s": 1.68e9}, "1.68GF/s"),
+        ({"flops_per_s": 999.7e9}, "1TF/s"),
         ({"bytes_per_s": 3.94e12}, "3.94TB/s"),
         ({"flops_per_s": 0.0, "iterations_per_s": 12.34}, "12.3/s"),
         ({"flops_per_s": 0.5}, "0.5F/s"),

@@ -79,6 +79,8 @@ def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> Non
     assert "works 48% of the time, 412 W" in line("gpu.status", **paced, **status)
     read = status | {"utilization": 0.51}
     assert "works 48% of the time, utilization 51%, 412 W" in line("gpu.status", **paced, **read)
+    rates = status | {"flops_per_s": 1.68e9, "bytes_per_s": 2.62e7}
+    assert "1.68 GFLOP/s, 26.2 MB/s" in line("gpu.status", **FULL, **rates)
 
 
 @pytest.mark.parametrize(

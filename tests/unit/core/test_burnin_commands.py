@@ -357,6 +357,19 @@ def test_its_gpus_come_first_where_few_may_be_held() -> None:
     world.run(lambda: workloads(world)[-1][1] == "hold")
 
 
+def test_a_burnin_leaves_the_other_places_under_the_limit_to_other_gpus() -> None:
+    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=2)
+    world = World(gpus=3, config=config, with_api=True)
+    for fake in world.gpus.values():
+        fake.checks = 10
+    world.run(lambda: len(world.events("stressor.ready")) == 2)
+    first, second = (event.gpu for event in world.events("stressor.ready"))
+    (third,) = set(world.gpus) - {first, second}
+    assert start(world, gpus=(third,)) is None
+    world.run(lambda: bool(world.events("burnin.run_ended")), within=120)
+    assert {event.gpu for event in world.events("gpu.released")} == {second, third}
+
+
 def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
     world = one_at_a_time()
     phase = {"name": "links", "workload": "links", "seconds": 5, "together": True}

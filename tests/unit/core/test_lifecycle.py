@@ -161,7 +161,7 @@ def stuck(*messages: ChildMessage, config: Config | None = None) -> World:
     [
         ((), "it imports torch and the module of the workload"),
         ((CONTEXT,), "it creates its context and takes memory"),
-        ((CONTEXT, TAKEN), "it has not called ctx.pace() twice"),
+        ((CONTEXT, TAKEN), "the workload prepares and does its first work"),
     ],
 )
 def test_a_start_that_takes_long_says_what_it_waits_for(

@@ -19,7 +19,7 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
         checksum.queue(integers)
         return checksum.value().total
 
-    total = sum((2 * n + 1) * value for n, value in enumerate(integers.tolist())) % 2**64
+    total = sum((2 * n + 1) ** 2 * value for n, value in enumerate(integers.tolist())) % 2**64
     assert take_checksum() == total
     full_weights, scratch = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
     unsplit = Checksum(full_weights, scratch, longest=4000)
@@ -34,6 +34,20 @@ def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:
         integers[[left, right]] = integers[[right, left]]
         seen.add(take_checksum())
     assert len(seen) == 11
+
+
+def test_the_same_bit_of_every_32nd_integer_does_not_cancel_out() -> None:
+    """Of four at equal distances, changes of +, -, - and + cancel out if factors grow evenly."""
+    integers = torch.zeros(1000, dtype=torch.int32)
+    integers[[132, 164]] = 1
+    weights, weighted = (torch.zeros(8000, dtype=torch.uint8) for _ in range(2))
+    checksum = Checksum(weights, weighted, longest=4000)
+    checksum.queue(integers)
+    right = checksum.value()
+    integers[[100, 132, 164, 196]] ^= 1
+    checksum.queue(integers)
+    assert checksum.value().total != right.total
+    assert checksum.value().differing(right) != []
 
 
 def test_sums_locate_the_pieces_that_differ() -> None:

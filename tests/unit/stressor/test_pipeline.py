@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.comparison import PieceSums, flip, integers
+from sentinel.stressor.comparison import PieceSums, corrupt, flip, integers
 from sentinel.stressor.diagnosis import Outcome
 from tests.harness.workload_harness import (
     ALL,
@@ -341,16 +341,21 @@ def test_an_input_that_cannot_be_repaired_ends_the_workload(
 
 
 def test_wrong_bits_that_cancel_out_in_the_sums_are_all_found(bench: Workbench) -> None:
-    """The change of four equally distant elements, by +x, -x, -x and +x, leaves both sums."""
+    """Some changes of eight equally distant elements, by +x and -x, leave all sums."""
     pipeline = pipeline_of(bench, "fp32")
     step_until(pipeline, 1)
     matrix = pipeline.newest()
-    lowest = (integers(matrix) & 1).tolist()
-    first = next(n for n in range(len(lowest) - 3) if lowest[n : n + 4] == [0, 1, 1, 0])
     before = pipeline.inspector.checksum(matrix)
-    for element in range(first, first + 4):
-        flip(matrix, element, 0)
+    lowest = (integers(matrix) & 1).tolist()
+    element_sets = (range(n, n + 8 * step, step) for step in range(1, 15) for n in range(128))
+    elements = next(
+        found
+        for found in element_sets
+        if [lowest[n] for n in found] == [0, 1, 1, 0, 1, 0, 0, 1]
+        and len({4 * n // before.piece_bytes for n in found}) == 1
+    )
+    corrupt(matrix, elements, 1)
     assert pipeline.inspector.checksum(matrix) == before
     assert pipeline.finish_seed()
     (finding,) = bench.findings()
-    assert (finding.place, finding.count) == (FindingPlace.RESULT, 4)
+    assert (finding.place, finding.count) == (FindingPlace.RESULT, 8)
