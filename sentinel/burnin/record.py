@@ -30,6 +30,8 @@ CHECKSUM = "checksum"
 LINK = "link"
 #: What was checked of a unit of the GPU.
 UNIT = "unit"
+#: How many faults that a stressor has injected were found.
+SELFTEST = "selftest"
 #: The last sample of a run.
 LAST = "last"
 #: Counts samples, or events, that are lost.
@@ -217,6 +219,8 @@ class GpuRecord:
     ends: list[OwnEnd] = field(default_factory=list)
     #: The checksums of its references; the same one again after each start.
     checksums: list[Checksum] = field(default_factory=list)
+    #: What its stressors have found of the faults that they injected.
+    selftests: list[Sample] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
     #: The XIDs of this GPU, as NVML delivered them.
@@ -497,16 +501,18 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         fields = {name: sample[name] for name in ("key", "checksum", "stored")}
         record.checksums.append(Checksum(**fields))
         return
+    if sample["event"] == SELFTEST:
+        record.selftests.append(Sample(at=at, values=sample))
+        return
     for number, phase in enumerate(record.phases):
         if phase.has(at):
-            entry = Sample(at=at, values=sample)
-            if sample["event"] == TELEMETRY:
-                phase.telemetry.append(entry)
-            elif sample["event"] == WORK:
-                owner = record.phases[number - 1] if number and at < phase.ready else phase
-                owner.reports.append(entry)
-            elif sample["event"] == LINK:
-                phase.links.append(entry)
-            elif sample["event"] == UNIT:
-                phase.units.append(entry)
+            worked = record.phases[number - 1] if number and at < phase.ready else phase
+            lists = {
+                TELEMETRY: phase.telemetry,
+                WORK: worked.reports,
+                LINK: phase.links,
+                UNIT: worked.units,
+            }
+            if sample["event"] in lists:
+                lists[sample["event"]].append(Sample(at=at, values=sample))
             return

@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.burnin.record import CHECKSUM, END, LINK, LOST, TELEMETRY, UNIT, WATCHED, WORK, XID
+from sentinel.burnin.record import (
+    CHECKSUM,
+    END,
+    LINK,
+    LOST,
+    SELFTEST,
+    TELEMETRY,
+    UNIT,
+    WATCHED,
+    WORK,
+    XID,
+)
 from sentinel.burnin.xids import parse
 from sentinel.client.client import Client
 from sentinel.core.step import Event
@@ -26,7 +37,7 @@ MEASURED = {
     "LinkMeasured": LINK,
     "ReferenceChecksum": CHECKSUM,
     "SelftestDone": "selftest_done",
-    "SelftestResult": "selftest",
+    "SelftestResult": SELFTEST,
     "StressorExit": END,
     "UnitExercised": UNIT,
     "XidsWatched": WATCHED,

@@ -179,8 +179,6 @@ def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.
     """
     names = UNIT_NAMES if plan == ALL else tuple(dict.fromkeys(split_names(plan)))
     kinds, reasons = usable_units(ctx, names)
-    for name, reason in reasons.items():
-        ctx.send(UnitExercised(unit=name, not_exercised=reason))
     if len(reasons) == len(names):
         raise ConfigError(f"units: nothing can be exercised: {'; '.join(reasons.values())}")
     pipelines = build(ctx, kinds, workload="units")
@@ -195,6 +193,9 @@ def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.
         for unit in exercised:
             if not _exercise(ctx, unit, seed, seconds):
                 return
+            while reasons:  # what is sent before Ready is of the phase before
+                name, reason = reasons.popitem()
+                ctx.send(UnitExercised(unit=name, not_exercised=reason))
 
 
 def _exercise(

@@ -82,6 +82,13 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
         assert retention["done_s"] > 1.0, "no progress was reported while the stripe was held"
         assert 0.05 < retention["retained_share"] <= 0.25
         assert retention["memory_heat"]["sensor"] == "memory"
+        power = gpu["detection_power"]
+        comparison, (bf16,) = power["comparison"], power["rounding"]
+        assert comparison["found"] == comparison["injected"] > 0
+        assert (bf16["format"], bf16["injected"]) == ("bf16", comparison["injected"])
+        assert 0.3 < bf16["found"] / bf16["injected"] < 0.7
+        assert power["exercised"]["parts"] == ["bf16", "memory"]
+        assert {"fp8", "exp", "network"} <= {row["part"] for row in power["not_exercised"]}
 
 
 def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHost) -> None:
@@ -97,20 +104,23 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
 
 
 def test_units_are_exercised_and_the_report_says_which(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, plan_of("units", ("units", UNITS, "seconds = 4")), gpus=2)
+    after = ("after", "bad_workloads:checks_results", "seconds = 1")
+    run = BurninRun(simulated, plan_of("units", ("units", UNITS, "seconds = 4"), after), gpus=2)
     run.run()
     report = run.report()
     check_passed(report)
     for gpu in report["gpus"]:
-        (phase,) = gpu["coverage"]
+        phase, behind = gpu["coverage"]
         assert phase["complete"]
+        assert behind["units"] == [], "the last work of a phase is not that of the next"
         units = {one["unit"]: one for one in phase["units"]}
         assert units.keys() == {"exp", "atomics", "attention", "fp4", "gather"}
         assert "not by this torch" in units.pop("fp4")["not_exercised"]
         assert all(one["checks"] and not one["wrong"] for one in units.values())
-    text = (run.folder / "report.txt").read_text()
-    assert "exercised: exp atomics attention gather" in text
-    assert "not exercised: fp4, not by this torch" in text
+        power = gpu["detection_power"]
+        assert set(power["exercised"]["parts"]) == units.keys()
+        reasons = {row["part"]: row["why"] for row in power["not_exercised"]}
+        assert "not by this torch" in reasons["fp4"]
 
 
 @pytest.mark.parametrize("unit", ["atomics", "gather"])
