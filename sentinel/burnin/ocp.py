@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sentinel.burnin.checks.measures import unit_of
-from sentinel.burnin.timeline import Outcome, describe_phase, detection_power, of_phase, of_run
+from sentinel.burnin.detection_power import describe_bound
+from sentinel.burnin.timeline import Outcome, describe_phase, of_phase, of_run
 
 Message = dict[str, Any]
 #: The time of a message in seconds since the run began, and the message.
@@ -219,7 +220,7 @@ def _diagnoses(checks: Sequence[Mapping[str, Any]], uuid: str | None) -> Iterato
 def _verdict(gpu: Mapping[str, Any]) -> Message:
     """Build the diagnosis of a whole GPU."""
     word = gpu["verdict"]
-    message = "; ".join(gpu["reasons"]) or detection_power(gpu)
+    message = "; ".join(gpu["reasons"]) or describe_bound(gpu)
     return _diagnosis(f"burnin-{word.lower()}", _VERDICT.get(word, "UNKNOWN"), message, gpu["uuid"])
 
 

@@ -28,6 +28,8 @@ XID, WATCHED = "xid", "xids_watched"
 CHECKSUM = "checksum"
 #: What was measured of a link.
 LINK = "link"
+#: How many faults that a stressor has injected were found.
+SELFTEST = "selftest"
 #: The last sample of a run.
 LAST = "last"
 #: Counts samples, or events, that are lost.
@@ -197,6 +199,8 @@ class GpuRecord:
     ends: list[OwnEnd] = field(default_factory=list)
     #: The checksums of its references; the same one again after each start.
     checksums: list[Checksum] = field(default_factory=list)
+    #: What its stressors have found of the faults that they injected.
+    selftests: list[Sample] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
     #: The XIDs of this GPU, as NVML delivered them.
@@ -476,6 +480,9 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     if sample["event"] == CHECKSUM:
         fields = {name: sample[name] for name in ("key", "checksum", "stored")}
         record.checksums.append(Checksum(**fields))
+        return
+    if sample["event"] == SELFTEST:
+        record.selftests.append(Sample(at=at, values=sample))
         return
     for number, phase in enumerate(record.phases):
         if phase.has(at):

@@ -19,9 +19,9 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
-from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
@@ -39,7 +39,7 @@ from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "1.5"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +195,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
     """Return one GPU of the report."""
     record = gpu.record
     before = record.before
-    checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
-    errors = wrong_results(record)
+    coverage = [_phase(phase) for phase in record.phases]
     return {
         "uuid": record.uuid,
         "index": record.index,
@@ -208,7 +207,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "cut_short": record.cut_short,
         "reasons": list(gpu.reasons),
         "incomplete": list(gpu.incomplete),
-        "coverage": [_phase(phase) for phase in record.phases],
+        "coverage": coverage,
         "not_tested": [
             f"{result.id}: {result.evidence}"
             for result in gpu.results
@@ -220,13 +219,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         ],
         "checks": [asdict(result) for result in gpu.results],
         "measurements": _measurements(record),
-        "detection_power": {
-            "checks": checks,
-            "errors": errors,
-            # The rule of three: no error in n checks bounds the rate of errors by 3/n at 95 %.
-            "error_rate_below": 3 / checks if checks and not errors else None,
-            "confidence": 0.95,
-        },
+        "detection_power": detection_power(record, coverage),
         "longest_contiguous_s": max(
             (float(p.work.get("longest", 0)) for p in record.phases), default=0.0
         ),

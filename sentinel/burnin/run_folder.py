@@ -25,6 +25,7 @@ from sentinel.host.regular_file import File, locked, open_regular, read_regular,
 from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol import __version__
 from sentinel.protocol.counters import HostCounters
+from sentinel.protocol.stressor import LinkPart
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
@@ -415,6 +416,13 @@ class Former:
     vbios: str | None = None
     #: Median TB/s of copying in the GPU's memory; None without such a phase.
     copy: float | None = None
+    #: The best bytes a second of an all-reduce, and the number of GPUs of the run.
+    all_reduce: float | None = None
+    gpus: int = 0
+
+
+#: The name of the measurement of an all-reduce.
+_ALL_REDUCE_RATE = f"{LinkPart.ALL_REDUCE}_bytes_per_s"
 
 
 def is_copy(workload: str) -> bool:
@@ -463,6 +471,7 @@ def _of_same_plan(
             if row["name"] == "bytes_per_s" and row["phase"] in copies
         ]
         steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
+        reduced = [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")
@@ -473,5 +482,7 @@ def _of_same_plan(
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
                 copy=copied[-1] if copied else None,
+                all_reduce=max(reduced, default=None),
+                gpus=len(report["gpus"]),
             )
             yield (gpu["uuid"], gpu["serial"]), former

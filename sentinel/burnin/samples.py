@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.burnin.record import CHECKSUM, END, LINK, LOST, TELEMETRY, WATCHED, WORK, XID
+from sentinel.burnin.record import (
+    CHECKSUM,
+    END,
+    LINK,
+    LOST,
+    SELFTEST,
+    TELEMETRY,
+    WATCHED,
+    WORK,
+    XID,
+)
 from sentinel.burnin.xids import parse
 from sentinel.client.client import Client
 from sentinel.core.step import Event
@@ -26,7 +36,7 @@ MEASURED = {
     "LinkMeasured": LINK,
     "ReferenceChecksum": CHECKSUM,
     "SelftestDone": "selftest_done",
-    "SelftestResult": "selftest",
+    "SelftestResult": SELFTEST,
     "StressorExit": END,
     "XidsWatched": WATCHED,
 }

@@ -129,17 +129,6 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
     return f"{of} at {' to '.join(degrees)} C"
 
 
-def detection_power(gpu: Mapping[str, Any]) -> str:
-    """Describe what rate of errors the checked results exclude, or that none can be named."""
-    power = gpu["detection_power"]
-    if power["error_rate_below"] is None:
-        return "" if power["checks"] else "no result was checked"
-    return (
-        f"no error in {power['checks']:,} checked results: fewer than"
-        f" {power['error_rate_below']:.1e} per result, at {power['confidence'] * 100:g} %"
-    )
-
-
 # --- curves ----------------------------------------------------------------------------------
 
 #: A curve keeps the lowest and the highest value of so many columns.

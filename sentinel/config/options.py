@@ -222,7 +222,7 @@ BUILT_IN: Mapping[str, Mapping[str, Option]] = {
         "seeds": Option(Seeds, 4),
     },
     "hold": {},
-    "links": {},
+    "links": {"nvls": Option(bool, False)},
     "memtest": {
         "patterns": Option(Patterns, ALL),
         "seed": Option(int, 1),

@@ -26,7 +26,7 @@ from sentinel.host.packages import (
 )
 from sentinel.units import format_count, format_size
 
-#: Host memory that one stressor keeps resident, in bytes: 846 MB were measured with `gemm` on an
+#: Host memory that one stressor keeps resident, in bytes: 891 MB were measured with `gemm` on an
 #: H200 (docs/benchmarks.md), and what torch loads differs between its builds.
 RESIDENT = 900 * 10**6
 

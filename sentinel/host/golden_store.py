@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,22 @@ class GoldenKey:
             f"{self.gpu}, {self.sms} SMs, torch {self.torch}, BLAS {self.blas}, "
             f"{self.dtype} {self.shape}, seed {self.seed}"
         )
+
+
+#: What is read back from the text of a key.
+_KEY = re.compile(r", (\d+) SMs, torch .*, (\S+) \S+ v\d+, seed \d+$")
+
+
+def sms_of(key: str) -> int:
+    """Return the number of multiprocessors of a key as text, or 0 if it has none."""
+    match = _KEY.search(key)
+    return int(match[1]) if match else 0
+
+
+def dtype_of(key: str) -> str | None:
+    """Return the dtype of a key as text, or None if it has none."""
+    match = _KEY.search(key)
+    return match[2] if match else None
 
 
 @dataclass(frozen=True, kw_only=True)

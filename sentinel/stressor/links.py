@@ -50,12 +50,17 @@ _CHUNKS = 3
 _WORD = 8
 
 
-def links(ctx: WorkloadContext) -> None:
+def links(ctx: WorkloadContext, *, nvls: bool = False) -> None:
     """Test the links to the host, and in a group of GPUs those between them; compare all data.
 
     Each GPU of the group copies to and from the host alone, one after another, then all at once.
     Then each sends to every other one, and all sum their data. A GPU without a group tests the
     links to the host.
+
+    Args:
+        ctx: The workload's context.
+        nvls: Let NCCL sum in the switches of NVLink, by multicast, where the administrator says
+            that the host allows it: in some virtual machines it hangs.
     """
     if len(ctx.chunks) < _CHUNKS:
         raise ConfigError("links: three chunks are needed", "Hold more, or take smaller chunks.")
@@ -68,7 +73,7 @@ def links(ctx: WorkloadContext) -> None:
             _run_alone(ctx, host)
         else:
             ctx.note(f"waiting for the other {group.size - 1} of its group")
-            peers = Peers(ctx, group, transfers)
+            peers = Peers(ctx, group, transfers, nvls=nvls)
             ctx.note(f"the links to the host and to {peers.size - 1} other GPUs")
             _run_together(ctx, host, PeerLinks(ctx, transfers, peers))
 

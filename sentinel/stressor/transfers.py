@@ -146,8 +146,11 @@ _POLL_S_PEERS = 0.05
 #: Sockets listen on the loopback device alone, and network cards are left alone. NVLink multicast
 #: is off: a process that is killed while it is used may leave the switches in a bad state. torch's
 #: own threads must not end a process that waits for a rank: that would look like a crash.
+#: An administrator may allow multicast: NCCL then uses it where the GPUs support it.
+NVLS = "NCCL_NVLS_ENABLE"
+NVLS_WHERE_SUPPORTED = "2"
 ENVIRONMENT = {
-    "NCCL_NVLS_ENABLE": "0",
+    NVLS: "0",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
     "NCCL_NET": "Socket",
@@ -173,6 +176,7 @@ class Peers:
         ctx: The workload's context; its group has two members or more.
         group: The place of this stressor.
         transfers: Runs what the ranks do together.
+        nvls: Whether NCCL may use NVLink multicast.
 
     Raises:
         ConfigError: This torch cannot do it.
@@ -180,7 +184,14 @@ class Peers:
         StoppedError: The workload is to return.
     """
 
-    def __init__(self, ctx: WorkloadContext, group: StressorGroup, transfers: Transfers) -> None:
+    def __init__(
+        self,
+        ctx: WorkloadContext,
+        group: StressorGroup,
+        transfers: Transfers,
+        *,
+        nvls: bool = False,
+    ) -> None:
         self.rank, self.size, self.gpus = group.rank, group.size, group.gpus
         self._ctx = ctx
         self._transfers = transfers
@@ -189,7 +200,7 @@ class Peers:
             raise ConfigError(f"this torch has no torch.distributed with {backend}")
         if ctx.rendezvous is None:
             raise ConfigError("a group of stressors needs a folder to find each other in")
-        os.environ.update(ENVIRONMENT)
+        os.environ.update(ENVIRONMENT | ({NVLS: NVLS_WHERE_SUPPORTED} if nvls else {}))
         ctx.allow_growth(_BUFFER_BYTES * (self.size - 1))
         with self._errors():
             store = self._rendezvous(ctx.rendezvous, group.number)

@@ -171,6 +171,8 @@ FORMER = tuple(
         power_limit_w=HEALTHY.power_limit_w,
         vbios=HEALTHY.vbios,
         copy=4.3,
+        all_reduce=240e9,
+        gpus=8,
     )
     for day in range(3)
 )

@@ -138,8 +138,6 @@ NOT_COMMANDS = {
     "clients: command line, Python, web page, Prometheus": "a drawing",
     "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
-    "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
-    " ····waits····▶ has it": "a drawing",
     "after               25 ms              45 ms       75 ms                1 s"
     "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
@@ -215,9 +213,6 @@ PROOFS: dict[str, str | Because] = {
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
-    r"python -m benchmarks\.\w+ .*h200.*": _MEASURED,
-    r"python -m benchmarks\.handover --gpus \d .*&": _MEASURED,
-    r"taskset -c \S+ python -m benchmarks\..*": _MEASURED,
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",
@@ -267,7 +262,6 @@ PROOFS: dict[str, str | Because] = {
     # Without a daemon.
     r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"
     "::test_exactly_the_injected_faults_are_found",
-    r"sentinel workloads selftest --flips .*": _MEASURED,
     r"sentinel (?:--help|demo|workloads|check|doctor|config)\b.*": HERE,
     r"sentinel run --monitor --driver amdgpu|sentinel run --once --driver amdgpu:.*": (
         "integration/probe/test_example_driver.py"

@@ -27,8 +27,10 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.peer_checks import MIN_PEERS
+from sentinel.burnin.checks.peer_checks import MIN_PEERS, MIN_RUNS, comparable_runs, peers_of
 from sentinel.burnin.record import GpuRecord
+from sentinel.config.options import BUILT_IN, convert_options
+from sentinel.config.specs import parse_workload
 from sentinel.protocol.stressor import FindingPlace, LinkPart
 from sentinel.units import format_scaled
 
@@ -45,6 +47,12 @@ _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563
 _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
     "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
 }
+
+#: The least bytes a second on the bus of an all-reduce over eight GPUs with NVLink multicast, by
+#: the name of the model. H200: Azure's floor, at 16 GB. H100: 0.9 of the 479.7 GB/s that Voltage
+#: Park measured at 8 GiB; Azure's floor there is 460, at 16 GB. The workload sums one chunk.
+_NVLS_GPUS = 8
+_NVLS_FLOORS: Mapping[str, float] = {"NVIDIA H100 80GB HBM3": 431e9, "NVIDIA H200": 431e9}
 
 
 def _rate(value: float) -> str:
@@ -75,6 +83,14 @@ def _named_rates(rates: Mapping[LinkPart, float], names: Mapping[LinkPart, str])
 
 def _group_size(record: GpuRecord) -> int:
     return max((int(sample.values["size"]) for sample in record.links), default=0)
+
+
+def _allows_nvls(record: GpuRecord) -> bool:
+    """Check whether the phase that tested links let NCCL use NVLink multicast."""
+    phases = [phase for phase in record.phases if phase.links]
+    given = [parse_workload(phase.phase.workload)[1].get("nvls") for phase in phases]
+    option = {"nvls": BUILT_IN["links"]["nvls"]}
+    return any(text and convert_options("links", option, {"nvls": text})["nvls"] for text in given)
 
 
 def _must_be_tested(record: GpuRecord) -> None:
@@ -129,6 +145,7 @@ def _by_reference(
 
 
 _NO_LINK = "a simulated GPU has no link"
+_SLOWEST_LINK = basis.compare("the slowest link sets the rate: compare links.peer.")
 
 
 @check(
@@ -245,11 +262,15 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.all_reduce",
-    rule="warn by the reference of the model",
-    source=basis.DCGM_SHARE,
-    do=basis.compare("the slowest link sets the rate: compare links.peer."),
-    unit="of the reference",
+    rule=f"warn by the reference of the model; by the floor for {_NVLS_GPUS} GPUs with NVLS;"
+    f" without either, with {MIN_PEERS} GPUs or more, by their median",
+    source=f"{basis.DCGM_SHARE}; with NVLS: Azure's floor for the H200, 431 GB/s, and 0.9 of what"
+    f" Voltage Park measured on the H100, 479.7 GB/s at 8 GiB; the median: {basis.OWN}",
+    do=_SLOWEST_LINK,
+    unit="of what is expected",
     reference=below(0.75),
+    floor=below(1.0),
+    peers=below(0.95),
 )
 def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """An all-reduce over all GPUs is as fast as on others of the model.
@@ -257,11 +278,50 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     Reads the workload links: the best second of an all-reduce of NCCL, as bus bandwidth.
     """
     _must_be_grouped(evidence.record)
+    record = evidence.record
+    rate = _best(record, LinkPart.ALL_REDUCE).get(None)
+    if rate is None:
+        return not_applicable(_NO_LINK)
+    size, nvls = _group_size(record), _allows_nvls(record)
+    # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
+    bus = rate * 2 * (size - 1) / size
+    text = f"{_rate(rate)}, {_rate(bus)} on the bus, with {size} GPUs"
+    text += ", NVLS allowed" if nvls else ", without NVLS"
+    floor = _NVLS_FLOORS.get(evidence.model) if nvls and size == _NVLS_GPUS else None
+    if floor is not None:
+        text += f"; the floor is {_rate(floor)}"
+        return _whole(evidence, bus / floor, {"warn": limits["floor"]}, text)
+    if evidence.model not in _LINK_REFERENCES:
+        peers = peers_of(_best(gpu, LinkPart.ALL_REDUCE).get(None) for gpu in evidence.peers)
+        if peers is not None:
+            text += f"; the median of {peers.count:,} GPUs is {_rate(peers.median)}"
+            return _whole(evidence, rate / peers.median, {"warn": limits["peers"]}, text)
+    return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
+
+
+@check(
+    "links.all_reduce_history",
+    source=f"{basis.OWN}, as bandwidth.history",
+    do=_SLOWEST_LINK,
+    unit="of the median",
+    warn=below(0.95),
+)
+def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """An all-reduce is as fast as it was over as many GPUs.
+
+    Reads the workload links: the best second of an all-reduce of NCCL, against that of earlier
+    runs.
+    """
+    _must_be_grouped(evidence.record)
     rate = _best(evidence.record, LinkPart.ALL_REDUCE).get(None)
     if rate is None:
         return not_applicable(_NO_LINK)
     size = _group_size(evidence.record)
-    # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
-    bus = rate * 2 * (size - 1) / size
-    text = f"{_rate(rate)}, {_rate(bus)} on the bus, with {size} GPUs"
-    return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
+    runs = (run for run in comparable_runs(evidence) if run.gpus == size)
+    rates = [run.all_reduce for run in runs if run.all_reduce is not None]
+    if len(rates) < MIN_RUNS:
+        text = f"{len(rates)} earlier runs of this plan with {size} GPUs; {MIN_RUNS} are needed"
+        return not_applicable(text)
+    usual = statistics.median(rates)
+    text = f"{_rate(rate)}; the median of {len(rates)} runs is {_rate(usual)}"
+    return _whole(evidence, rate / usual, limits, text)

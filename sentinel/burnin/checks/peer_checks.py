@@ -331,7 +331,7 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return judge_rate(own, peers, limits, _explained(evidence))
 
 
-def _former(evidence: LoadEvidence) -> list[Former]:
+def comparable_runs(evidence: LoadEvidence) -> list[Former]:
     """Select the earlier runs at the same power limit and with the same VBIOS."""
     before = evidence.record.before
     state = before and (before.power_limit_w, before.vbios)
@@ -381,7 +381,7 @@ def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
     Reads the median bandwidth of the phase that copies (elementwise) against earlier runs.
     """
-    rates = [run.copy for run in _former(evidence) if run.copy is not None]
+    rates = [run.copy for run in comparable_runs(evidence) if run.copy is not None]
     if len(rates) < MIN_RUNS:
         text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
         return not_applicable(f"{text}; {MIN_RUNS} are needed")
@@ -405,7 +405,7 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     warm = phase.median("temperature_c") if phase is not None else None
     rates = [
         run.rate
-        for run in _former(evidence)
+        for run in comparable_runs(evidence)
         if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
     ]
     if len(rates) < MIN_RUNS:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
-from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
+from sentinel.cli.display.output import (
+    color_option,
+    print_json,
+    printable,
+    terminal_width,
+    wants_colour,
+)
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import gpus_flag
 from sentinel.cli.options.setting_options import (
@@ -36,6 +43,7 @@ from sentinel.host.verified_store import known_gpus
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
+from sentinel.units import format_count
 
 #: A plugin may take five seconds in all.
 _DAEMON_TIMEOUT_S = 1.0
@@ -56,6 +64,9 @@ _WIDTH = 120
 
 @click.command("check", cls=VerdictCommand)
 @gpus_flag()
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show each check, with its rule and what to do."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @color_option
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
@@ -67,6 +78,7 @@ _WIDTH = 120
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
+    verbose: bool,
     as_json: bool,
     nagios: bool,
     npd: bool,
@@ -76,6 +88,7 @@ def command(
 ) -> int:
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
 
+    Each GPU has a line with its status, its model and what did not pass, and so has the node.
     Where a daemon runs, what its stressors have found counts, too.
 
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed, 3
@@ -85,9 +98,8 @@ def command(
         raise click.UsageError("--json, --nagios and --npd exclude each other")
     thresholds = load_thresholds(file).node
     try:
-        return _check(
-            gpus, thresholds, expect_gpus, simulate, as_json=as_json, nagios=nagios, npd=npd
-        )
+        report, is_stuck = _judge(gpus, thresholds, expect_gpus, simulate)
+        code = _print(report, verbose=verbose, as_json=as_json, nagios=nagios, npd=npd)
     except click.ClickException:
         raise
     except Exception as error:
@@ -98,19 +110,16 @@ def command(
         line = node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why)
         click.echo(line)
         return node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
+    if is_stuck:  # the interpreter's exit would wait for the process
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
-def _check(
-    gpus: Sequence[str],
-    thresholds: Thresholds,
-    expected: int | None,
-    simulate: int | None,
-    *,
-    as_json: bool,
-    nagios: bool,
-    npd: bool,
-) -> int:
-    """Read and judge the GPUs and print the report; return the exit code."""
+def _judge(
+    gpus: Sequence[str], thresholds: Thresholds, expected: int | None, simulate: int | None
+) -> tuple[NodeReport, bool]:
+    """Read and judge the GPUs; return the report, and whether a process that read them is stuck."""
     result, error = _read(simulate)
     why = error or result.driver_error
     more: list[ExpectedEvidence | HostEvidence] = []
@@ -135,11 +144,7 @@ def _check(
         findings=_findings(simulate),
         more=more,
     )
-    code = _print(report, as_json=as_json, nagios=nagios, npd=npd)
-    if result.stuck:  # the interpreter's exit would wait for the process
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+    return report, result.stuck
 
 
 def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
@@ -205,7 +210,7 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
         raise click.UsageError(str(error)) from error
 
 
-def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int:
+def _print(report: NodeReport, *, verbose: bool, as_json: bool, nagios: bool, npd: bool) -> int:
     """Print the report in one format; return the exit code of that format."""
     if nagios or npd:
         code, line = (node_checks.nagios if nagios else node_checks.npd)(report)
@@ -216,6 +221,9 @@ def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int
         print_json(node_checks.as_object(report))
     elif report.failure is not None:
         click.echo(f"sentinel: the GPUs cannot be checked: {report.failure}", err=True)
+    elif not verbose:
+        lines = summary_lines(report, colour=wants_colour(sys.stdout), width=terminal_width())
+        print("\n".join(lines))
     else:
         width = min(_WIDTH, max(80, shutil.get_terminal_size((_WIDTH, 24)).columns))
         print("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
@@ -223,6 +231,46 @@ def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int
 
 
 # --- text ------------------------------------------------------------------------------------
+
+#: More checks that were not tested are only counted.
+_MOST_NAMED = 3
+
+
+def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[str]:
+    """Yield a line for each GPU and one for the node, with what did not pass."""
+    error = report.driver_error
+    notes = [f"other GPUs cannot be checked: {error}"] if error is not None else []
+    rows = [
+        (f"GPU {gpu.counters.index}", gpu.status, [printable(gpu.counters.name or "?")], gpu.checks)
+        for gpu in report.gpus
+    ]
+    rows.append(("node", report.status, [_counts(report), *notes], report.node))
+    place_width = max(len(row[0]) for row in rows)
+    status_width = max(len(row[1].value) for row in rows)
+    for place, status, texts, checks in rows:
+        text = "; ".join([*texts, *_not_passed(checks)])
+        indent = " " * (place_width + status_width + 4)
+        first, *rest = textwrap.wrap(text, max(width, 40) - len(indent), break_on_hyphens=False)
+        word = _styled(status, f"{status.value:<{status_width}}", colour=colour)
+        yield f"{place:<{place_width}}  {word}  {first}"
+        yield from (f"{indent}{line}" for line in rest)
+    if report.status is not Status.PASS:
+        yield "-v shows each check, its rule and what to do."
+
+
+def _not_passed(checks: Sequence[CheckResult]) -> Iterator[str]:
+    """Yield the checks that did not pass, worst first; those of a fault with what was found."""
+    for status in (Status.FAIL, Status.WARN):
+        found = [check for check in checks if check.status is status]
+        if found:
+            names = (f"{check.id} ({check.evidence or _value(check)})" for check in found)
+            yield printable(f"{status.value}: {', '.join(names)}")
+    untested = [check for check in checks if check.status is Status.NOT_TESTED]
+    if len(untested) > _MOST_NAMED:
+        why = f" ({untested[0].evidence})" if untested[0].evidence else ""
+        yield printable(f"not tested: {format_count(len(untested), 'check')}{why}")
+    elif untested:
+        yield f"not tested: {', '.join(check.id for check in untested)}"
 
 
 def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
@@ -237,13 +285,14 @@ def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[s
         yield ""
     if report.driver_error is not None:
         yield f"other GPUs cannot be checked: {printable(report.driver_error)}"
-    counts = [
-        f"{sum(gpu.status is status for gpu in report.gpus)} {status.value}"
-        for status in _ORDER
-        if any(gpu.status is status for gpu in report.gpus)
-    ]
-    summary = f"{report.status.value}: {', '.join(counts) or 'no GPU was found'}"
-    yield _styled(report.status, summary, colour=colour)
+    yield _styled(report.status, f"{report.status.value}: {_counts(report)}", colour=colour)
+
+
+def _counts(report: NodeReport) -> str:
+    """Count the GPUs by their status."""
+    found = Counter(gpu.status for gpu in report.gpus)
+    counts = [f"{found[status]} {status.value}" for status in _ORDER if found[status]]
+    return ", ".join(counts) or "no GPU was found"
 
 
 def _title(gpu: Counters) -> str:
@@ -255,7 +304,7 @@ def _rows(results: Sequence[CheckResult], *, colour: bool, width: int) -> Iterat
     """Yield the lines of results; one that is a fault has its source and what to do."""
     for result in sorted(results, key=lambda one: _ORDER.index(one.status)):
         status = _styled(result.status, f"{result.status.value:<{_STATUS_WIDTH}}", colour=colour)
-        value = "" if result.value is None else f"{_number(result.value)} {result.unit}".strip()
+        value = _value(result)
         rule = f"{result.threshold} ({result.source})" if result.threshold else result.source
         indent = _STATUS_WIDTH + _CHECK_WIDTH + _VALUE_WIDTH
         first, *rest = textwrap.wrap(rule, width - indent, break_on_hyphens=False) or [""]
@@ -272,8 +321,9 @@ def _rows(results: Sequence[CheckResult], *, colour: bool, width: int) -> Iterat
         yield from (f"{'':<{indent}}{line}" for line in [*rest, *lines])
 
 
-def _number(value: float | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _value(result: CheckResult) -> str:
+    value = f"{result.value:.4g}" if isinstance(result.value, float) else result.value
+    return "" if value is None else f"{value} {result.unit}".strip()
 
 
 def _styled(status: Status, text: str, *, colour: bool) -> str:

@@ -81,6 +81,13 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
         assert retention["done_s"] > 1.0, "no progress was reported while the stripe was held"
         assert 0.05 < retention["retained_share"] <= 0.25
         assert retention["memory_heat"]["sensor"] == "memory"
+        power = gpu["detection_power"]
+        comparison, (bf16,) = power["comparison"], power["rounding"]
+        assert comparison["found"] == comparison["injected"] > 0
+        assert (bf16["format"], bf16["injected"]) == ("bf16", comparison["injected"])
+        assert 0.3 < bf16["found"] / bf16["injected"] < 0.7
+        assert power["exercised"]["parts"] == ["bf16", "memory"]
+        assert {"fp8", "exp", "network"} <= {row["part"] for row in power["not_exercised"]}
 
 
 def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHost) -> None:
@@ -96,7 +103,7 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, PLAN, gpus=2)
+    run = BurninRun(simulated, PLAN.replace(LINKS, f"{LINKS}:nvls=true"), gpus=2)
     output = run.run()
     report = run.report()
     check_passed(report)

@@ -60,7 +60,9 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
     assert out.startswith("GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0")
     assert out.count("\n") == 1
     assert check("--npd") == (0, "2 GPUs tested\n", "")
-    code, out, _ = check()
+    row = "pass  Simulated GPU; not tested: pcie.generation, pcie.width"
+    assert check() == (0, f"GPU 0  {row}\nGPU 1  {row}\nnode   pass  2 pass\n", "")
+    code, out, _ = check("-v")
     assert code == 0
     assert out.splitlines()[-1] == "pass: 2 pass"
 
@@ -68,6 +70,16 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
 def test_a_fault_fails_its_gpu_in_every_format(check: Check, registry: Registry) -> None:
     inject(registry, 1, remap_failed=True, remap_banks_low=3)
     code, out, _ = check()
+    assert code == 1
+    healthy, *faulty, node, hint = out.splitlines()
+    assert healthy.startswith("GPU 0  pass  Simulated GPU")
+    text = "fail: memory.remap_failed (remap_failed = 1); warn: memory.bank_headroom (remap_banks"
+    assert text in " ".join(" ".join(faulty).split())
+    assert (node, hint) == (
+        "node   fail  1 fail, 1 pass",
+        "-v shows each check, its rule and what to do.",
+    )
+    code, out, _ = check("--verbose")
     assert code == 1
     rows = out[out.index("GPU 1") :].splitlines()
     assert rows[0].endswith(": fail")
@@ -110,6 +122,9 @@ def test_a_gpu_that_cannot_be_read_makes_the_check_incomplete(
     code, out, _ = check("--nagios")
     assert (code, out.split(" | ")[0]) == (3, "GPU UNKNOWN - GPU 1: a simulated error")
     assert check("--npd")[0] == 2
+    code, out, _ = check()
+    assert (code, out.count("\n")) == (3, 4)
+    assert "GPU 1  not tested  Simulated GPU; not tested: 24 checks (a simulated error)\n" in out
     # One that failed decides.
     inject(registry, 0, recovery_action="gpu_reset")
     assert check("--json")[0] == 1
@@ -237,7 +252,8 @@ def test_a_gpu_in_mig_mode_has_a_row_that_is_not_tested(check: Check, registry: 
         for gpu in json.loads(out)["gpus"]
     ]
     assert [one["status"] for one in rows] == ["pass", "not tested"]
-    assert "its instances are not burned in" in check()[1]
+    assert "not tested: gpu.whole, pcie.generation" in check()[1]
+    assert "its instances are not burned in" in check("-v")[1]
 
 
 def test_a_port_that_is_down_beside_an_active_one_is_a_warning(

@@ -274,7 +274,7 @@ def measured_on(
 @pytest.mark.parametrize(
     ("near", "far", "status", "text"),
     [
-        (55.3, 25.0, Status.PASS, "with far memory, NUMA node 1 (CPU socket 1): to the GPU 25.0"),
+        (55.3, 25.0, Status.PASS, "far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s"),
         (27.0, 50.0, Status.FAIL, "host memory: NUMA node 0 (CPU socket 0)"),
     ],
 )
@@ -554,6 +554,22 @@ def test_the_buffers_of_nccl_are_no_other_process(bench: Workbench) -> None:
     assert allowed == [PREPARATION_SLACK_BYTES + 2**30]
 
 
-def test_nvlink_multicast_is_off_and_sockets_are_local() -> None:
-    assert ENVIRONMENT["NCCL_NVLS_ENABLE"] == "0"
+@pytest.mark.parametrize(("options", "value"), [({}, "0"), ({"nvls": True}, "2")])
+def test_nvlink_multicast_is_off_unless_it_is_allowed(
+    bench: Workbench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, bool],
+    value: str,
+) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "before")
+    monkeypatch.setattr(transfers_module, "RENDEZVOUS_TIMEOUT_S", 0.1)
+    bench.ctx.rendezvous, bench.ctx.group = tmp_path, GROUP
+    with pytest.raises(PeersError, match="GPU 1 did not come"):
+        links(bench.ctx, **options)
+    assert os.environ["NCCL_NVLS_ENABLE"] == value
+
+
+def test_sockets_are_local() -> None:
     assert {ENVIRONMENT[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")} == {"lo"}

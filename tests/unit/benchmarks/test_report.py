@@ -1,58 +1,81 @@
-"""The tables of docs/benchmarks.md are those of the measured files."""
+"""The figures of docs/benchmarks.md are those of the measured files."""
 
 from __future__ import annotations
 
-from itertools import takewhile
+import re
+from functools import cache
 from pathlib import Path
 
-from benchmarks import memory_shapes, random_jobs, soak, startup
+from benchmarks import load, load_table, memory_shapes, pace, random_jobs, soak, startup
 from benchmarks.report import Report
 from benchmarks.results import Results
 
-ROOT = Path(__file__).resolve().parents[3]
-MEASURED = ROOT / "benchmarks" / "measured"
-#: The measurements of benchmarks.startup, benchmarks.soak and benchmarks.memory_shapes.
-STARTUP = ("h200-startup.jsonl", "h200-startup-2.jsonl")
-SOAK = ("simulated-soak.jsonl", "h200-soak.jsonl")
-SHAPES = ("h200-shapes.jsonl", "h200-shapes-after.jsonl")
-#: Files that other programs render: benchmarks.thermal, which plots them, and those below.
-NOT_REPORTED = {
-    "h200-heat.jsonl",
-    "simulated-random-jobs.jsonl",
-    "scrape-tree.jsonl",
-    *STARTUP,
-    *SOAK,
-    *SHAPES,
-}
+MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "measured"
+DOCUMENT = MEASURED.parents[1] / "docs" / "benchmarks.md"
 
 
-def rendered_lines() -> set[str]:
-    paths = [path for path in MEASURED.glob("*.jsonl") if path.name not in NOT_REPORTED]
-    lines = {line for path in paths for line in Report(Results(path)).render().splitlines()}
-    for name in STARTUP:
-        lines |= set(startup.table(Results(MEASURED / name)))
-    for name in SOAK:
-        lines |= set(soak.table(soak.judge_recorded(Results(MEASURED / name))))
-    for name in SHAPES:
-        lines |= set(memory_shapes.table(Results(MEASURED / name)))
-    for record in Results(MEASURED / "simulated-random-jobs.jsonl").of("random jobs"):
-        lines |= set(random_jobs.table(record))
-    return lines
+@cache
+def rendered(name: str) -> str:
+    """Render a measured file with the program that wrote it."""
+    results = Results(MEASURED / name)
+    if "shapes" in name:
+        return "\n".join(memory_shapes.table(results))
+    if "soak" in name:
+        return "\n".join(soak.table(soak.judge_recorded(results)))
+    if "random-jobs" in name:
+        return "\n".join(
+            line for one in results.of("random jobs") for line in random_jobs.table(one)
+        )
+    return "\n".join(
+        [
+            Report(results).render(),
+            *startup.table(results),
+            load_table.LoadTable(results, [cell.name for cell in load.CELLS]).render(),
+            pace.PaceTable(results).render(),
+        ]
+    )
 
 
-def tables(text: str) -> list[list[str]]:
-    """Split a document into its tables, each a list of lines."""
-    lines = iter(text.splitlines())
-    return [
-        [line, *takewhile(lambda one: one.startswith("|"), lines)]
-        for line in lines
-        if line.startswith("|")
-    ]
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d[\d.,]*\d|\d", text))
 
 
-def test_each_row_of_the_document_is_rendered_from_a_measured_file() -> None:
-    rendered = rendered_lines()
-    document = (ROOT / "docs" / "benchmarks.md").read_text()
-    ours = [table for table in tables(document) if table[0] in rendered]
-    assert len(ours) > 20
-    assert [row for table in ours for row in table if row not in rendered] == []
+def raw_files(text: str) -> list[str]:
+    return re.findall(r"\]\(\.\./benchmarks/measured/([\w-]+\.jsonl)\)", text)
+
+
+def rows() -> list[tuple[str, str]]:
+    """Collect the rows of tables, each with what names its raw files: itself or the line above."""
+    found = []
+    above = ""
+    for block in DOCUMENT.read_text().split("\n\n"):
+        if block.startswith("|"):
+            found += [(line, line if raw_files(line) else above) for line in block.splitlines()[2:]]
+        above = block
+    return [(row, source) for row, source in found if raw_files(source)]
+
+
+def test_each_figure_of_a_row_is_in_its_measured_file() -> None:
+    assert len(rows()) > 50
+    wrong = {
+        row: missing
+        for row, source in rows()
+        if (missing := numbers(figures(row)) - numbers(text_of(source)))
+    }
+    assert not wrong
+
+
+def figures(row: str) -> str:
+    """Return a row without its name and without the cell that names the raw file."""
+    return " ".join(cell for cell in row.split(" | ")[1:] if not raw_files(cell))
+
+
+def text_of(source: str) -> str:
+    return "\n".join(rendered(name) for name in raw_files(source))
+
+
+def test_each_row_has_the_date_of_its_measured_file() -> None:
+    for row, source in rows():
+        records = [one for name in raw_files(source) for one in Results(MEASURED / name).records]
+        dates = {one["date"] for one in records if "date" in one}
+        assert dates <= set(re.findall(r"\d{4}-\d\d-\d\d", source)), row

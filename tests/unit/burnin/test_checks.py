@@ -163,6 +163,16 @@ GROWTHS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=360_000)}, FAIL, 100),
 ]
 
+
+def with_nvls(
+    rate: float, *, name: str = HEALTHY.name, option: str = "true", **changed: Any
+) -> Run:
+    """Build the run of a GPU whose plan lets NCCL use NVLink multicast."""
+    phase = replace(Run().phase_of_links, workload=f"links:nvls={option}")
+    links = Links(all_reduce=rate, **changed)
+    return Run(links=links, phase_of_links=phase, counters={"name": name})
+
+
 MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
 FINDING = {"event": "stressor.finding", "place": "memory", "detail": "bit 3", "workload": "memtest"}
 GOLDEN = {**FINDING, "place": "golden"}
@@ -266,6 +276,18 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("links.peer", Run(links=Links(peers={**TO_PEERS, 3: 330.0})), WARN),
     ("links.peer", Run(links=Links(peers={**TO_PEERS, 3: 180.0})), FAIL),
     ("links.all_reduce", Run(links=Links(all_reduce=100)), WARN),
+    # On the bus of eight GPUs, 7/4 of it: the floor with NVLS is 431 GB/s.
+    ("links.all_reduce", with_nvls(247), PASS),
+    ("links.all_reduce", with_nvls(245), WARN),
+    ("links.all_reduce", with_nvls(245, name="NVIDIA H100 80GB HBM3"), WARN),
+    ("links.all_reduce", with_nvls(247, name="NVIDIA H100 80GB HBM3"), PASS),
+    ("links.all_reduce", with_nvls(245, option="false"), PASS),
+    ("links.all_reduce", with_nvls(200, size=4, peers=dict.fromkeys(range(1, 4), 360.0)), PASS),
+    # A model without a reference is compared with the other GPUs.
+    ("links.all_reduce", with_nvls(229, name="a card"), PASS),
+    ("links.all_reduce", with_nvls(227, name="a card"), WARN),
+    ("links.all_reduce_history", Run(links=Links(all_reduce=229)), PASS),
+    ("links.all_reduce_history", Run(links=Links(all_reduce=227)), WARN),
 ]
 
 
@@ -297,6 +319,10 @@ GROUPS: list[tuple[str, Run, int, Status]] = [
     ("links.all_reduce", two(), 2, PASS),
     ("links.all_reduce", two(all_reduce=200), 4, UNTESTED),
     ("links.all_reduce", Run(links=two().links, counters=CARD), 2, ABSENT),
+    # The runs before were of eight GPUs.
+    ("links.all_reduce_history", two(), 2, ABSENT),
+    ("links.all_reduce_history", Run(links=replace(ONE, size=2, all_reduce=9)), 2, ABSENT),
+    ("links.all_reduce_history", Run(links=SIMULATED), 8, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
     ("links.all_reduce", Run(links=SIMULATED), 8, ABSENT),

@@ -118,6 +118,7 @@ def report(**changes: Any) -> dict[str, Any]:
                     {"name": "temperature_c", "steady": True, "median": 60.0},
                     {"name": "bytes_per_s", "phase": "memory", "steady": False, "median": 3e12},
                     {"name": "bytes_per_s", "phase": "copy", "steady": False, "median": 4e12},
+                    {"name": "all_reduce_bytes_per_s", "steady": False, "median": 1, "highest": 2},
                 ],
             }
         ],
@@ -150,6 +151,15 @@ def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
 
 def test_the_bandwidth_of_earlier_runs_is_that_of_copying(tmp_path: Path) -> None:
     assert found(tmp_path, report(), name="copy") == {CARD: [4.0]}
+
+
+def test_the_best_all_reduce_of_earlier_runs_counts_with_the_number_of_gpus(tmp_path: Path) -> None:
+    assert found(tmp_path, report(), name="all_reduce") == {CARD: [2]}
+    both = [*report()["gpus"], {**report()["gpus"][0], "uuid": "GPU-1"}]
+    other = ("GPU-1", CARD[1])
+    folder = tmp_path / "two"
+    folder.mkdir()
+    assert found(folder, report(gpus=both), name="gpus") == {CARD: [2], other: [2]}
 
 
 @pytest.mark.parametrize(
