@@ -18,7 +18,7 @@ from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.timeline import memory_heat, plot
-from sentinel.burnin.verdict import verdict_summary
+from sentinel.burnin.verdict import NOT_COMPLETE, verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
@@ -32,12 +32,14 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
         yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
-        for reason in gpu["reasons"]:
+        for reason in _apart_from_phases(gpu, gpu["reasons"]):
             yield f"            {reason}"
+        whys = _whys(gpu)
         for phase in gpu["coverage"]:
-            yield f"            {_phase_line(phase)}"
+            yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
         for title, text in statements(gpu):
-            yield f"            {title.lower()}: {text}"
+            if text not in gpu["reasons"]:
+                yield f"            {title.lower()}: {text}"
         if gpu["interruptions"]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
@@ -48,6 +50,23 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"            not tested: {names}"
         for line in _skipped(gpu):
             yield f"            {line}"
+
+
+def _apart_from_phases(gpu: Mapping[str, Any], reasons: Iterable[str]) -> list[str]:
+    """Select the reasons that are not about a phase, which has its own line."""
+    starts = tuple(NOT_COMPLETE.format(phase["phase"]) for phase in gpu["coverage"])
+    return [reason for reason in reasons if not reason.startswith(starts)]
+
+
+def _whys(gpu: Mapping[str, Any]) -> dict[str, str]:
+    """Return why phases are not complete, by their names."""
+    names = [phase["phase"] for phase in gpu["coverage"]]
+    return {
+        name: reason.removeprefix(NOT_COMPLETE.format(name)).partition(": ")[2]
+        for name in names
+        for reason in gpu["incomplete"]
+        if reason.startswith(NOT_COMPLETE.format(name))
+    }
 
 
 def _skipped(gpu: Mapping[str, Any]) -> Iterator[str]:
@@ -86,7 +105,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
 
 
-def _phase_line(phase: Mapping[str, Any]) -> str:
+def _phase_line(phase: Mapping[str, Any], why: str | None) -> str:
     mark = "done" if phase["complete"] else "not done"
     parts = []
     if phase["quota_s"]:
@@ -101,8 +120,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
     parts += filter(None, (memory_heat(phase), describe_swing(phase)))
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
-    if phase["not_tested"]:
-        parts.append(phase["not_tested"])
+    if reason := why or phase["not_tested"]:
+        parts.append(reason)
     return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
 
 
@@ -124,6 +143,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
         filters={
             "describe_swing": describe_swing,
+            "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
             "statements": statements,
             "confirmed": describe_confirmed,
             "figures": _figures,
@@ -135,6 +155,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
             "seconds": measures.format_seconds,
             "time": measures.format_time,
             "value": measures.format_value,
+            "whys": _whys,
             "worst_first": _worst_first,
         },
         report=report,

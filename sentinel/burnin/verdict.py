@@ -45,6 +45,10 @@ EXIT_CODES: Mapping[Verdict, ExitCode] = {
 }
 
 
+#: How the reason begins that is about a phase, by its name.
+NOT_COMPLETE = "phase {} not complete: "
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuVerdict:
     """The verdict on one GPU with everything that it is based on."""
@@ -138,7 +142,7 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
         parts.append(f"{done if phase.done else '0 s'} of {wanted}{stretch}")
     if asked.passes:
         parts.append(f"{phase.passes} of {asked.passes} passes")
-    return f"phase {name} not complete: {', '.join(parts)}: {why}"
+    return f"{NOT_COMPLETE.format(name)}{', '.join(parts)}: {why}"
 
 
 # --- the summary -----------------------------------------------------------------------------

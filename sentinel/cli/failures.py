@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -17,6 +17,8 @@ from sentinel.host.process_setup import explain_exhaustion
 
 #: How click's message for an unknown command of a group begins.
 _NO_COMMAND = "No such command "
+#: How it begins for an argument that a command does not take.
+_EXTRA = "Got unexpected extra argument ("
 
 
 class UnknownCommandError(click.UsageError):
@@ -36,6 +38,8 @@ class UnknownCommandError(click.UsageError):
 
 #: The options that name a daemon.
 _OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
+#: The options for simulated GPUs: each command has at most one of them.
+_SIMULATED = {"--simulate", "--simulated"}
 #: A module that is loaded exactly where stressors are children of this process.
 _SUPERVISOR = "sentinel.supervisor.loop"
 
@@ -84,6 +88,8 @@ def report_error(error: SentinelError, arguments: Sequence[str]) -> int:
 def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     """Report wrong usage and return the exit code."""
     context = getattr(error, "ctx", None)  # a usage error has its command
+    if isinstance(error, click.BadOptionUsage) and context is None:  # but for this one
+        context = error.ctx = _context_of(arguments)
     path = context.command_path if context else "sentinel"
     code = int(ExitCode.USAGE)
     what, allowed = _explain(error)
@@ -98,6 +104,21 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     fields = _fields(what, "usage", remedy, allowed, code)
     text = f"{what}; use: {remedy}" if meant else f"{what}\nTry: {remedy}"
     return _report(fields, text, arguments)
+
+
+def _context_of(arguments: Sequence[str]) -> click.Context:
+    """Find the command that a command line names."""
+    from sentinel.cli.main import sentinel_command  # imports this module
+
+    context = click.Context(sentinel_command, info_name="sentinel")
+    words = ["run"] if not arguments or arguments[0].startswith("-") else arguments
+    for word in words:
+        command = context.command
+        found = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        context = click.Context(found, parent=context, info_name=word)
+    return context
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:
@@ -151,6 +172,10 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
             return error.format_message(), list(error.known)
         case click.NoSuchOption(ctx=click.Context() as context):
             return _unknown_option(error.option_name, context)
+        case click.BadOptionUsage(ctx=click.Context() as context):
+            return _wrong_value(error.option_name, context), []
+        case click.UsageError(ctx=click.Context(info_name="run")):
+            return _words_of_run(error.format_message()), []
         case click.UsageError(ctx=click.Context(command=click.Group() as group) as context):
             if error.message.startswith(_NO_COMMAND):
                 commands = {
@@ -160,6 +185,24 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
                 unknown = error.message.removeprefix(_NO_COMMAND).rstrip(".")
                 return f"there is no command {unknown}; there are: {', '.join(known)}", known
     return error.format_message(), []
+
+
+def _wrong_value(name: str, context: click.Context) -> str:
+    """Return the message for an option without its value, or with one that it does not take."""
+    option = next((one for one in context.command.params if name in one.opts), None)
+    if isinstance(option, click.Option) and not option.is_flag:
+        return f"{name} has no value; it is followed by {option.make_metavar(context)}"
+    return f"{name} takes no value"
+
+
+def _words_of_run(message: str) -> str:
+    """Return the message for wrong usage of `run`, to which options before a command belong."""
+    from sentinel.cli.main import COMMANDS  # imports this module
+
+    word = message.removeprefix(_EXTRA).rstrip(")")
+    if message.startswith(_EXTRA) and word in COMMANDS:
+        return f"options before the command {word} are of `sentinel run`: put them after it"
+    return message
 
 
 def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
@@ -173,13 +216,41 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         for text in (*option.opts, *option.secondary_opts)
     ]
     what, near = f"`{context.command_path}` has no option {name}", nearest(name, shown)
-    if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
+    if name in _SIMULATED and (hint := _simulated_hint(name, context)):
+        what += hint
+    elif context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
         what += f"; it follows a command, as in `sentinel status {name}`"
     elif context.info_name in {"set", "start", "restart", "reload"} and _is_setting(name):
         what += f"; to change it: sentinel set {name.removeprefix('--')}=VALUE"
     elif near:
         what += f"; did you mean {' or '.join(near)}?"
     return what, [text for text in shown if text.startswith("--")]
+
+
+def _simulated_hint(name: str, context: click.Context) -> str:
+    """Explain which of the options for simulated GPUs a command has instead of this one."""
+    command = context.command
+    has = {option for parameter in command.params for option in parameter.opts}
+    if "--simulated" in has:
+        return "; for the daemon with simulated GPUs, whatever their number: --simulated"
+    if "--simulate" in has and context.info_name != "run":
+        return "; for N simulated GPUs: --simulate N"
+    if first := next(_commands_with(name, command, context), None):
+        value = " N" if name == "--simulate" else ""
+        return f"; it follows a command, as in `{context.command_path} {first} {name}{value}`"
+    return "" if context.info_name == "run" else ", and none for simulated GPUs: omit it"
+
+
+def _commands_with(flag: str, command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the commands below a group that have an option."""
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        if found is not None and any(flag in parameter.opts for parameter in found.params):
+            yield name
+        elif found is not None:
+            yield from (f"{name} {below}" for below in _commands_with(flag, found, context))
 
 
 def _is_setting(flag: str) -> bool:

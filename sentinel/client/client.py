@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,13 @@ from sentinel.client.event_stream import EventStream
 from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, find_address, selectors
 from sentinel.client.transport import exit_check, process_check
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
-from sentinel.errors import SentinelError, ServiceError, TimedOutError
+from sentinel.errors import (
+    ConnectionLostError,
+    NotRunningError,
+    SentinelError,
+    ServiceError,
+    TimedOutError,
+)
 from sentinel.protocol import api_types
 from sentinel.protocol.api_types import (
     BurninInfo,
@@ -25,10 +32,13 @@ from sentinel.protocol.api_types import (
     Settings,
 )
 from sentinel.protocol.commands import EarlierWork
+from sentinel.protocol.problem import Code
 from sentinel.units import format_duration
 
 #: How long a daemon may take to start again, and how often that is checked, in seconds.
 START_S, _POLL_S = 90.0, 0.02
+#: How long a daemon that ends may run after its API does not take commands any more, in seconds.
+_LAST_MOMENTS_S = 3.0
 
 
 def connect(
@@ -126,8 +136,21 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Raises:
             TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
-        has_exited = exit_check(self, self.status().daemon.pid) if wait else None
-        outcome = self._command("/v1/stop", {})
+        has_exited = None
+        try:
+            has_exited = exit_check(self, self.status().daemon.pid) if wait else None
+            outcome = self._command("/v1/stop", {})
+        except SentinelError as error:
+            # Another client may have stopped it: then it ends now.
+            gone = isinstance(error, ConnectionLostError) or error.code == Code.UNAVAILABLE
+            gone |= isinstance(error, NotRunningError) and has_exited is not None
+            if not wait or not gone:
+                raise
+            with contextlib.suppress(TimedOutError):
+                check = has_exited or exit_check(self, 0)
+                self._wait_until(check, min(wait, _LAST_MOMENTS_S), "ended")
+                return Outcome(text="the daemon has ended")
+            raise
         if has_exited is not None:
             self._wait_until(has_exited, wait, "ended")
         return outcome

@@ -298,7 +298,7 @@ class Config(ServiceSettings):
         unset=(),
     )
     run_for: float | None = setting(
-        "Exit after this time; the default is to run until stopped.",
+        "Exit after this time at the latest.",
         _DURATION,
         key="for",
         flag="--for",

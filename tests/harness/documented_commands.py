@@ -138,8 +138,6 @@ NOT_COMMANDS = {
     "clients: command line, Python, web page, Prometheus": "a drawing",
     "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
-    "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
-    " ····waits····▶ has it": "a drawing",
     "after               25 ms              45 ms       75 ms                1 s"
     "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",

@@ -66,11 +66,20 @@ from sentinel.supervisor.bootstrap import leave
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
+#: The options of the short help: they are for a burn-in, or say on what it runs.
+_SHOWN = (
+    *("level", "file", "show_plan", "target", "resume", "fail_fast", "as_json", "limits"),
+    *("expect_gpus", "simulate", "gpus", "memory", "run_for"),
+)
+
+
+@click.group("burnin", cls=VerdictGroup, shown=_SHOWN, invoke_without_command=True)
 @click.option(
     "--level",
     type=Word(LEVELS),
-    help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
+    metavar="LEVEL",
+    help="screen, standard, long or soak: 1 min, 10 min, 1 h or 24 h of verified work."
+    "  [default: standard]",
 )
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
 @click.option("--show-plan", is_flag=True, help="Print the plan of the level and exit.")

@@ -29,7 +29,9 @@ from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
     AlreadyRunningError,
     ExitCode,
+    NotRunningError,
     SentinelError,
+    ServiceError,
 )
 from sentinel.host.daemon_lookup import locate
 from sentinel.host.paths import SIMULATED, Places, places
@@ -101,7 +103,8 @@ def wait_for_stressor(
             time.sleep(_POLL_INTERVAL_S)  # its API process is replaced
             continue
         if status.daemon.ending:
-            raise NotProvedError(f"the daemon ends: {status.daemon.ending}")
+            again = "To start it again, use: sentinel start"
+            raise NotProvedError(f"the daemon ends: {status.daemon.ending}", again)
         gpus = tuple(gpu for gpu in status.gpus if former is None or gpu.uuid in former)
         replaced = [
             gpu for gpu in gpus if gpu.occupied and gpu.starts <= (former or {}).get(gpu.uuid, -1)
@@ -190,6 +193,8 @@ def _names(indices: tuple[int, ...] | list[int]) -> str:
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
+#: How long a daemon may take to end, or to answer, that another command stops or starts.
+SETTLING_S = 20.0
 _WAIT = "Maximum wait until a stressor is ready"
 #: What is printed for a daemon without a log.
 NO_LOG = "none: it runs in the foreground and prints its events"
@@ -215,17 +220,25 @@ def command(
     if plan is not None:
         with_plan(config, plan, sources)
         of_plan = [f"--plan={plan if plan in LEVELS else Path(plan).absolute()}"]
-    where, pid = _find(simulated=simulate is not None)
-    if paused and pid is not None:
-        raise _runs_already(where, pid, "To release its GPUs, use: sentinel pause")
+    where = _places(simulated=simulate is not None)
+    pid = _settled_pid(where)
     flags = [*daemon_flags(sources), *of_plan]
     started = pid is None
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
-        flags = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
-        pid = start_detached(flags, where, START_TIMEOUT_S).pid
-    else:
+        own = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
+        try:
+            pid = start_detached(own, where, START_TIMEOUT_S).pid
+        except NotStartedError as error:
+            # Another start at the same time was faster: this is as if it had come before.
+            pid = _settled_pid(where) if error.exit_code is ExitCode.HELD else None
+            if pid is None:
+                raise
+            started = False
+    if not started:
+        if paused:
+            raise _runs_already(where, pid, "To release its GPUs, use: sentinel pause")
         if simulate is not None:
             _check_number(where, pid, simulate)
         if flags:
@@ -266,11 +279,25 @@ def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> opt
     )
 
 
-def _find(*, simulated: bool) -> tuple[Places, int | None]:
-    """Return the paths of the daemon, and its PID if it runs; 0 is an unknown PID."""
+def _places(*, simulated: bool) -> Places:
+    """Return the paths of the daemon."""
     folder = default_folder().absolute() if simulated else None
-    where = places(os.environ, os.getuid(), folder)
-    return where, _pid(where)
+    return places(os.environ, os.getuid(), folder)
+
+
+def _settled_pid(where: Places) -> int | None:
+    """Return the PID of the daemon, or None if none runs; see :func:`_pid`.
+
+    One that is ending has ended then, and one that another command starts answers, if neither takes
+    longer than SETTLING_S.
+    """
+    until = time.monotonic() + SETTLING_S
+    while (pid := _pid(where)) is not None and time.monotonic() < until:
+        with contextlib.suppress(NotRunningError, ServiceError):
+            if connect(where.socket).status().daemon.ending is None:
+                break
+        time.sleep(_POLL_INTERVAL_S)
+    return pid
 
 
 def _runs_already(where: Places, pid: int, remedy: str) -> AlreadyRunningError:
@@ -361,6 +388,8 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
         if pid and running(where) is None:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
             raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
+        if isinstance(error, NotProvedError) and error.remedy:  # it ends
+            raise
         how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel stop") from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -75,10 +75,18 @@ def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:
 
 
 class GroupedOptions(click.Command):
-    """A command whose help shows the options of settings in groups."""
+    """A command whose help shows the options of settings in groups.
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
+    Args:
+        arguments: Those of a command.
+        shown: The names of the options that a short help without groups shows; by default all,
+            but for the rare ones.
+        more: Those of a command.
+    """
+
+    def __init__(self, *arguments: Any, shown: Collection[str] = (), **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self._shown = frozenset(shown)
         self.params.append(
             click.Option(
                 [_ALL],
@@ -92,8 +100,21 @@ class GroupedOptions(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options: those of the command itself, and those of settings by group."""
-        everything = ctx.meta.get(_ALL, False)
         params = self.get_params(ctx)
+        if ctx.meta.get(_ALL, False) or not self._shown:
+            self._write_groups(ctx, formatter, params)
+        else:
+            shown = (one for one in params if one.name in self._shown or "--help" in one.opts)
+            _write(formatter, _OTHER, ctx, shown)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        if not ctx.meta.get(_ALL, False):
+            self._write_others(ctx, formatter, params)
+
+    def _write_groups(
+        self, ctx: click.Context, formatter: click.HelpFormatter, params: Sequence[click.Parameter]
+    ) -> None:
+        everything = ctx.meta.get(_ALL, False)
         own = [
             param
             for param in params
@@ -104,15 +125,27 @@ class GroupedOptions(click.Command):
         for title, (common, rare) in GROUPS.items():
             names = (*common, *rare) if everything else common
             _write(formatter, title, ctx, (by_name[name] for name in names if name in by_name))
-        if isinstance(self, click.Group):
-            self.format_commands(ctx, formatter)
-        if not everything:
-            with formatter.section("More"):
-                formatter.write_text(f"{ctx.command_path} {_ALL} shows the rare options, too.")
+
+    def _write_others(
+        self, ctx: click.Context, formatter: click.HelpFormatter, params: Sequence[click.Parameter]
+    ) -> None:
+        """Write where the help of the other options is."""
+        what = "the rare options, too"
+        if self._shown:
+            flags = {one.name: one.opts[0] for one in params if not _is_hidden(one)}
+            common = [name for names, _ in GROUPS.values() for name in names]
+            others = [flags[name] for name in common if name in flags.keys() - self._shown]
+            what = f"the rest, such as {' and '.join(others[:2])}"
+        with formatter.section("More"):
+            formatter.write_text(f"{ctx.command_path} {_ALL} shows {what}.")
 
 
 class GroupedGroup(GroupedOptions, click.Group):
     """Such a command that has further commands."""
+
+
+def _is_hidden(param: click.Parameter) -> bool:
+    return isinstance(param, click.Option) and param.hidden
 
 
 def _write(

@@ -41,10 +41,16 @@ _Function = Callable[..., Any]
 _MAX_SIMULATED = 64
 
 
-def _checked_count(_: click.Context, option: click.Parameter, count: int | None) -> int | None:
-    """Check the number of simulated GPUs."""
-    if count is not None:
-        check_range(option.opts[0], count, 1, _MAX_SIMULATED)
+def _checked_count(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Parse the number of simulated GPUs."""
+    if text is None:
+        return None
+    try:
+        count = int(text)
+    except ValueError:
+        why = f"{text!r} is not a number; allowed is from 1 to {_MAX_SIMULATED}"
+        raise click.BadParameter(why) from None
+    check_range(option.opts[0], count, 1, _MAX_SIMULATED)
     return count
 
 
@@ -61,9 +67,7 @@ def simulate_option(text: str) -> Callable[[_Function], _Function]:
                 simulate = _count_of_environment()
             return function(simulate=simulate, **rest)
 
-        return click.option(
-            "--simulate", metavar="N", type=int, callback=_checked_count, help=text
-        )(counted)
+        return click.option("--simulate", metavar="N", callback=_checked_count, help=text)(counted)
 
     return add
 

@@ -224,6 +224,8 @@ def _try(command: Command, state: State, seen: Observation) -> tuple[Accepted, R
     """Apply one command, or report why it is refused; the API process reports its own commands."""
     if state.shutdown is not None:
         text, refusal = f"sentinel is shutting down: {state.shutdown.reason}", Refusal.ENDING
+        if isinstance(command, StopDaemon) and command.restart == state.restart:
+            return Accepted(Step(state), text, tuple(state.gpu_states)), None  # as asked
     else:
         try:
             return _APPLY[type(command)](state, command, seen), None

@@ -290,3 +290,79 @@ def test_a_wrong_word_is_answered_with_those_that_are_allowed(
     arguments: str, text: str, cli: CommandLine
 ) -> None:
     assert cli(*arguments.split(), code=2).err.splitlines()[0] == f"sentinel: {text}"
+
+
+# --- simulated GPUs, and lists of GPUs --------------------------------------------------------
+
+#: Every command, with those that only group others: `sentinel session --simulated` is typed, too.
+ALL = [*COMMANDS, *sorted({name.rpartition(" ")[0] for name in COMMANDS if " " in name})]
+#: What each command says of an option for simulated GPUs that it does not have.
+INSTEAD = {
+    "--simulate": "; for the daemon with simulated GPUs, whatever their number: --simulated",
+    "--simulated": "; for N simulated GPUs: --simulate N",
+}
+
+
+def _refusal(name: str, flag: str) -> str:
+    other = next(one for one in INSTEAD if one != flag)
+    if name == "run":
+        return f"; it follows a command, as in `sentinel status {flag}`"
+    if other in FLAGS.get(name, ()):
+        return INSTEAD[flag]
+    below = [one for one in COMMANDS if one.startswith(f"{name} ") and flag in FLAGS[one]]
+    return "; it follows a command, as in `" if below else ", and none for simulated GPUs: omit it"
+
+
+@pytest.mark.parametrize("flag", sorted(INSTEAD))
+@pytest.mark.parametrize("name", sorted(set(ALL)))
+def test_both_options_for_simulated_gpus_are_taken_or_refused_with_what_to_give(
+    name: str, flag: str, cli: CommandLine
+) -> None:
+    value = ["4"] if flag == "--simulate" else []
+    if flag not in FLAGS.get(name, ()):
+        output = cli(*name.split(), flag, *value, code=None)
+        said = f"`sentinel {name}` has no option {flag}{_refusal(name, flag)}"
+        assert said in output.err
+        assert output.code in {2, 64}
+        return
+    wrong = [f"{flag}=x"] if flag == "--simulated" else [flag, "four"]
+    expected = "takes no value" if flag == "--simulated" else ": 'four' is not a number; allowed is"
+    assert f"sentinel: {flag}{' ' * (expected[0] != ':')}{expected}" in (
+        cli(*name.split(), *wrong, code=None).err
+    )
+    # It is taken: what is wrong is another option.
+    assert "no option --no-such-option" in (
+        cli(*name.split(), flag, *value, "--no-such-option", code=None).err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("start --simulate", "--simulate has no value; it is followed by N"),
+        ("check --simulate", "--simulate has no value; it is followed by N"),
+        ("start --simulate 65", "--simulate: 65 is out of range\nallowed is from 1 to 64"),
+        (
+            "--simulate 4 status",
+            "options before the command status are of `sentinel run`: put them after it",
+        ),
+    ],
+)
+def test_a_number_of_simulated_gpus_that_is_wrong_is_explained(
+    words: str, said: str, cli: CommandLine
+) -> None:
+    output = cli(*words.split(), code=None)
+    assert output.err.startswith(f"sentinel: {said}\n")
+    assert output.code == (64 if words.startswith("check") else 2)
+
+
+@pytest.mark.parametrize("name", sorted(one for one, flags in FLAGS.items() if "--gpus" in flags))
+def test_every_list_of_gpus_may_have_ranges(name: str, cli: CommandLine) -> None:
+    words = {
+        "workloads try": ["gemm"],
+        "allocate": ["x", "1GiB"],
+        "config show": ["--offline"],
+    }.get(name, [])
+    ended = ["--", "true"] if name == "exec" else []
+    error = cli(*name.split(), *words, "--gpus", "3-0", *ended, code=None).err
+    assert "'3-0', which ends before it begins" in error

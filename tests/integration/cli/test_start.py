@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sentinel.protocol.commands import Given
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 SIMULATE = ("--simulate", "1")
 PLAN = """
@@ -252,3 +254,37 @@ def test_a_workload_is_found_in_the_folder_of_the_command(
     done = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
     assert "it occupies GPU 0" in done.stdout, done.stderr
     assert daemon.gpu().workload == f"{code}/mine:rest"
+
+
+@pytest.mark.long
+def test_three_shells_may_start_and_stop_the_daemon_at_the_same_time(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_WORKLOAD", "hold")
+
+    def of_all(*words: str) -> list[tuple[int, str]]:
+        with contextlib.ExitStack() as shells:
+            started = [shells.enter_context(daemon.start_command(*words)) for _ in range(3)]
+            texts = ["".join(one.communicate(timeout=2 * TIMEOUT_S)) for one in started]
+            return [(one.returncode, text) for one, text in zip(started, texts, strict=True)]
+
+    for _ in range(2):
+        outputs = of_all("start", "--simulate", "4")
+        assert [code for code, _ in outputs] == [0, 0, 0], outputs
+        first = sorted(text.partition(":")[0] for _, text in outputs)
+        assert first == ["sentinel runs already"] * 2 + ["sentinel started"]
+        # The fastest may have ended it before another one begins: that finds no daemon.
+        outputs = of_all("stop")
+        assert {code for code, _ in outputs} <= {0, 3}, outputs
+        assert 0 in {code for code, _ in outputs}
+        eventually(lambda: running(daemon.places) is None)
+
+
+@pytest.mark.long
+def test_a_start_waits_for_the_end_of_a_daemon_that_is_stopped(daemon: Daemon) -> None:
+    pid = daemon.start(1)
+    daemon.wait_until_occupied(0)
+    daemon.run("stop", "--wait", "0")
+    done = daemon.run("start", *SIMULATE, *QUICK, "--wait", "0")
+    assert done.startswith("sentinel started: pid ")
+    assert daemon.pid != pid

@@ -203,6 +203,21 @@ def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: 
         assert time.monotonic() - began > 0.1
 
 
+@pytest.mark.parametrize("code", ["unavailable", "internal"])
+def test_a_stop_of_a_daemon_that_another_client_has_stopped_is_done(
+    daemon: StubDaemon, client: Client, code: str
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as unrelated:
+        report_pid(daemon, unrelated.pid)
+        daemon.replies["POST /v1/stop"] = problem(code, "no")
+        with pytest.raises(ServiceError, match="no"):
+            client.stop(wait=0.1)
+        threading.Timer(0.3, daemon.socket.unlink).start()
+        if code == "unavailable":
+            assert client.stop(wait=TIMEOUT_S).text == "the daemon has ended"
+        unrelated.kill()
+
+
 def test_a_stop_does_not_wait_for_an_unrelated_process_with_the_pid(
     daemon: StubDaemon, client: Client
 ) -> None:

@@ -288,12 +288,12 @@ def test_a_daemon_on_simulated_gpus_is_found_by_their_folder(
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "pretended"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "real"))
-    assert start._find(simulated=False)[0].socket == tmp_path / "real" / "sentinel.sock"
-    where, pid = start._find(simulated=True)
-    assert (where.socket, pid) == (tmp_path / "pretended" / "sentinel.sock", None)
+    assert start._places(simulated=False).socket == tmp_path / "real" / "sentinel.sock"
+    where = start._places(simulated=True)
+    assert (where.socket, start._pid(where)) == (tmp_path / "pretended" / "sentinel.sock", None)
     held = claim(where)
     try:
-        assert start._find(simulated=True) == (where, os.getpid())
+        assert start._pid(where) == os.getpid()
     finally:
         held.release()
 

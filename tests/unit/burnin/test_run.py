@@ -29,8 +29,8 @@ from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
-from tests.harness.example_run import STARTED, ExampleRun, judged
-from tests.harness.report_formats import SCHEMA, closed, schema_problems
+from tests.harness.example_run import COPY, STARTED, ExampleRun, judged
+from tests.harness.report_formats import SCHEMA, Parsed, closed, schema_problems
 
 
 def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path: Path) -> None:
@@ -73,6 +73,28 @@ def test_every_report_shows_the_settings(tmp_path: Path) -> None:
     assert "<code>rearm</code>" in page
     assert "&lt;half&gt;" in page
     assert "Resumed at" in page
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (ExampleRun(gpus=1, cut=frozenset({0})), "SIGINT"),
+        (ExampleRun(gpus=1, given_up={0: "the driver is too old"}), "the driver is too old"),
+    ],
+)
+def test_a_report_lists_once_what_was_not_done_with_its_reason(
+    run: ExampleRun, why: str, tmp_path: Path
+) -> None:
+    found = judged(run, tmp_path / "run")
+    report = report_object(found)
+    (gpu,) = report["gpus"]
+    assert any(COPY in reason for reason in gpu["reasons"]), "programs have it as well"
+    lines = [line for line in text_lines(report) if line.startswith(" ")]
+    assert [line.split()[:3] for line in lines if COPY in line] == [[COPY, "not", "done"]]
+    assert [why in line for line in lines if COPY in line] == [True]
+    page = Parsed(FORMATS["html"](found, report)).text
+    section = page.partition("Serial")[2].partition("Interruptions")[2].partition("Checks")[0]
+    assert section.count(why) == 1, section
 
 
 class IdleDaemon:

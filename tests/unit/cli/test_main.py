@@ -124,6 +124,17 @@ def test_every_option_of_a_command_with_groups_is_in_its_help(cli: CommandLine) 
         assert listed(cli, *name.split(), "--help-all") == options
 
 
+def test_the_help_of_burnin_fits_a_page_and_has_what_is_its_own(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = cli("burnin", "--help").out
+    assert len(text.splitlines()) <= 40
+    own = {"--level", "--plan", "--report", "--resume", "--gpus", "--for", "--expect-gpus"}
+    assert listed(cli, "burnin", "--help") >= own
+    assert "sentinel burnin --help-all shows the rest, such as --rearm" in text
+
+
 def test_burnin_does_not_list_what_it_refuses(cli: CommandLine) -> None:
     options = listed(cli, "burnin", "--help-all")
     refused = {"--workload", "--util", "--util-every", "--util-samples", "--power", "--duty"}

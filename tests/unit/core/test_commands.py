@@ -132,6 +132,8 @@ def test_a_client_can_stop_the_daemon_and_later_commands_are_refused() -> None:
     assert send(world, StopDaemon, by=ALICE) is None
     assert send(world, ResumeGpus) is Refusal.ENDING
     assert "user 1001" in reply_text(world)
+    assert send(world, StopDaemon, by=ALICE) is None, "it does what this asks for"
+    assert send(world, StopDaemon, restart=True) is Refusal.ENDING
     world.run(lambda: world.state.finished)
     assert held(world) == []
 
