@@ -33,8 +33,8 @@ FEATURES: Mapping[str, str] = {
     "workloads and their verification: GEMM, memory test, links, self-test": (
         "*trial* *workload* *golden* *verified* *rendezvous* *acknowledgement* cli/daemon/health.py"
         " stressor/comparison.py stressor/diagnosis.py stressor/injection.py stressor/links.py"
-        " stressor/loader.py stressor/matmul.py stressor/mem* stressor/pipeline.py"
-        " stressor/selftest.py stressor/sizing.py stressor/transfers.py"
+        " stressor/loader.py stressor/matmul.py stressor/mem* stressor/numa.py"
+        " stressor/pipeline.py stressor/selftest.py stressor/sizing.py stressor/transfers.py"
     ),
     "burn-in: plans, record, checks, verdict, reports": (
         "burnin/* *burnin* core/node/groups.py config/plan.py cli/tools/check.py"

@@ -399,6 +399,8 @@ class StressorSpec:
     group: StressorGroup | None = None
     #: The private folder in which the members of a group find each other, or None.
     rendezvous: str | None = None
+    #: Whether to inject faults before Ready, and to say how many were found: that takes time.
+    inject_faults: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -167,6 +167,7 @@ class WorkloadContext:
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
         group: The place of this stressor among those that work together, or None.
         rendezvous: The private folder in which the members of a group find each other, or None.
+        inject_faults: Whether to inject faults before Ready, and to say how many were found.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class WorkloadContext:
         self.goldens: Goldens | None = None
         self.group: StressorGroup | None = None
         self.rendezvous: Path | None = None
+        self.inject_faults = False
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper

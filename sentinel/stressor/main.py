@@ -227,6 +227,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     ctx.pci_bus_id = spec.gpu.pci_bus_id if spec.simulation is None else ""
     if spec.goldens is not None:
         ctx.goldens = Goldens(Path(spec.goldens))
+    ctx.inject_faults = spec.inject_faults
     if spec.rendezvous is not None:
         ctx.rendezvous = Path(spec.rendezvous)
     return ctx

@@ -180,8 +180,9 @@ class ResultPipeline:
         self._begin(seed)
         self._measure_quantum()
         self._prove()
-        self.product.multiply(self.slots[0])
-        prove(self.product, self.slots[0], seed, self.inspector.differs, self._ctx.send)
+        if self._ctx.inject_faults:
+            self.product.multiply(self.slots[0])
+            prove(self.product, self.slots[0], seed, self.inspector.differs, self._ctx.send)
         self.examiner.thorough = True
         self._check_golden()
         for _ in range(_LEAD):

@@ -342,6 +342,7 @@ def _spec_for(
             self_watch=found.is_nvml or found.folder is not None,
             account=account,
             rendezvous=str(folder) if folder else None,
+            inject_faults=config.plan is not None,
         )
 
     return spec

@@ -36,7 +36,7 @@ from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_classes import VerdictGroup
+from sentinel.cli.options.command_classes import GroupedGroup
 from sentinel.cli.options.setting_options import (
     expect_gpus_option,
     load_thresholds,
@@ -73,7 +73,7 @@ _SHOWN = (
 )
 
 
-@click.group("burnin", cls=VerdictGroup, shown=_SHOWN, invoke_without_command=True)
+@click.group("burnin", cls=GroupedGroup, shown=_SHOWN, invoke_without_command=True)
 @click.option(
     "--level",
     type=Word(LEVELS),

@@ -118,6 +118,7 @@ def test_a_modelled_sum_is_the_product_of_the_gpu(bench: Workbench, name: str) -
 
 @pytest.mark.parametrize("name", ALL)
 def test_all_faults_are_found_before_ready_and_reported(bench: Workbench, name: str) -> None:
+    bench.ctx.inject_faults = True
     pipeline = unprepared_pipeline(bench, name)
     pipeline.prepare(seed=1)
     (proof,) = bench.sent(SelftestResult)
@@ -131,10 +132,16 @@ def test_all_faults_are_found_before_ready_and_reported(bench: Workbench, name: 
     )
 
 
+def test_a_stressor_without_a_plan_injects_nothing_and_is_ready_sooner(bench: Workbench) -> None:
+    unprepared_pipeline(bench).prepare(seed=1)
+    assert not bench.sent(SelftestResult)
+
+
 def test_a_comparison_that_misses_a_kind_of_fault_is_refused_and_reported(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that sees single bits alone, as one that took the XOR of all words would not."""
+    bench.ctx.inject_faults = True
     pipeline = unprepared_pipeline(bench)
     differs = pipeline.inspector.differs
 
