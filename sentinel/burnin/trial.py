@@ -22,6 +22,7 @@ from sentinel.burnin.run_folder import RunFolder
 from sentinel.client import Client, GpuStatus, connect
 from sentinel.client.event_stream import EventInfo
 from sentinel.client.hold import private_sentinel, temporary_folder
+from sentinel.client.verbs import OnWait
 from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import Phase, Plan, plan_toml
@@ -271,6 +272,7 @@ def usable_gpu(
     simulate: int | None,
     reason: str,
     wait: float,
+    reporter: Callable[[Client], OnWait | None],
     *,
     any_idle: bool = False,
 ) -> Iterator[tuple[Gpu, bool]]:
@@ -283,6 +285,7 @@ def usable_gpu(
         simulate: The number of simulated GPUs, or None for real ones.
         reason: The purpose, shown to other users.
         wait: Seconds until the GPU must be available and free.
+        reporter: Builds what reports the place in the queue of the daemon, from its client.
         any_idle: Prefer one that is idle, or that the daemon can free at once, to the first.
 
     Yields:
@@ -308,7 +311,9 @@ def usable_gpu(
         yield gpu, False
         return
     try:
-        made = client.reserve((gpu.uuid,), reason=reason, wait=wait, bound=True)
+        made = client.reserve(
+            (gpu.uuid,), reason=reason, wait=wait, bound=True, on_wait=reporter(client)
+        )
     except (ConflictError, TimedOutError) as error:
         raise IncompleteError(
             f"the daemon cannot free the GPU: {error.what}",

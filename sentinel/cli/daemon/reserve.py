@@ -17,7 +17,13 @@ from typing import Any, NoReturn
 
 import click
 
-from sentinel.cli.display.gpu_table import describe_queued, process_of, user_of
+from sentinel.cli.display.gpu_table import (
+    describe_queued,
+    describe_reserved,
+    process_of,
+    user_of,
+    who,
+)
 from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, printable
 from sentinel.cli.options import command_options as options
@@ -46,10 +52,17 @@ def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
 
     def report(one: ReservationInfo) -> None:
         earlier: Sequence[ReservationInfo] = ()
-        if one.place > 1:
-            with contextlib.suppress(SentinelError):  # the place is worth a line without them
+        held: Sequence[ReservationInfo] = ()
+        with contextlib.suppress(SentinelError):  # the place is worth a line without them
+            held = client.reservations()
+            if one.place > 1:
                 earlier = [other for other in client.queue() if other.place < one.place]
         lines = [f"sentinel: place {one.place} in the queue: {describe_queued(one)}"]
+        lines += [
+            f"  before it: {describe_reserved(other)}{who(other.holder)}"
+            for other in held
+            if not one.indices or set(one.indices) & set(other.indices)
+        ][:_MAX_EARLIER]
         lines += [
             f"  before it, at place {other.place}: {describe_queued(other)}"
             for other in earlier[:_MAX_EARLIER]

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from sentinel.cli.display.output import Table, printable
+from sentinel.host.process_setup import STRESSOR
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import WITH_STRESSOR, gpu_state, with_time
 from sentinel.units import format_brief, format_count, format_duration, format_scaled, format_size
@@ -141,6 +142,11 @@ def notes(status: Status) -> Iterator[str]:
     yield from (text for _, text in sorted(lines, key=itemgetter(0)))
 
 
+def grants(status: Status) -> Iterator[str]:
+    """Yield the lines of reservations, queue, allocations and sessions, by index."""
+    yield from (text for _, text in sorted(_grants(status), key=itemgetter(0)))
+
+
 def findings(gpu: GpuStatus) -> Iterator[str]:
     """Yield how many findings count against a GPU, if there are any."""
     if gpu.standing_findings:
@@ -151,11 +157,7 @@ def findings(gpu: GpuStatus) -> Iterator[str]:
 def _grants(status: Status) -> Iterator[tuple[float, str]]:
     """Yield reservations, queue, allocations and sessions, each with its first index."""
     for reservation in status.reservations or ():
-        why = f" for {reservation.reason}" if reservation.reason else ""
-        end = f" until {reservation.until.astimezone():%H:%M:%S}" if reservation.until else ""
-        gpus = ", ".join(map(str, reservation.indices))
-        text = f"GPU {gpus}: reserved as {reservation.id}{why}{end}"
-        yield min(reservation.indices, default=math.inf), text
+        yield min(reservation.indices, default=math.inf), describe_reserved(reservation)
     for waiting in status.queue or ():
         yield math.inf, f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():
@@ -171,14 +173,26 @@ def _grants(status: Status) -> Iterator[tuple[float, str]]:
         yield min(session.indices, default=math.inf), text
 
 
+def describe_reserved(one: ReservationInfo) -> str:
+    """Describe a reservation: its GPUs, what it is for, and until when."""
+    why = f" for {one.reason}" if one.reason else ""
+    end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
+    return f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+
+
 def describe_queued(one: ReservationInfo) -> str:
     """Describe a request in the queue: what it waits for, since when, for whom."""
     named = ", ".join(map(str, one.indices))
     what = f"GPU {named}" if named else format_count(one.count, "GPU")
     why = f" for {one.reason}" if one.reason else ""
-    who = ", ".join(filter(None, (user_of(one.holder), process_of(one.holder))))
     since = f"{one.since.astimezone():%H:%M:%S}"
-    return f"{one.id} waits for {what}{why} since {since}{f' ({who})' if who else ''}"
+    return f"{one.id} waits for {what}{why} since {since}{who(one.holder)}"
+
+
+def who(holder: Holder) -> str:
+    """Name the user and the process of a holder in parentheses; empty if neither is known."""
+    names = ", ".join(filter(None, (user_of(holder), process_of(holder))))
+    return f" ({names})" if names else ""
 
 
 def user_of(holder: Holder) -> str:
@@ -249,10 +263,14 @@ def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     if gpu_state(gpu) in WITH_STRESSOR:
         session = f" [{gpu.session}]" if gpu.session else ""
         return f"sentinel {gpu.workload}{session}" if gpu.workload else "sentinel"
-    if gpu.processes:
+    reservation = next((held for held in reservations if held.id == gpu.reservation), None)
+    # A stressor that is not the daemon's is there for the reservation: a self-test or a trial.
+    is_trial = reservation is not None and all(
+        process.name == STRESSOR for process in gpu.processes
+    )
+    if gpu.processes and not is_trial:
         more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
         return _process(gpu.processes[0]) + more
-    reservation = next((held for held in reservations if held.id == gpu.reservation), None)
     if reservation is None:
         return ""
     return reservation.reason or reservation.holder.name or reservation.id

@@ -24,7 +24,6 @@ from sentinel.cli.display.output import (
     print_json,
     printable,
 )
-from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import chosen_form, duration, print_report
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -292,7 +291,7 @@ def _fault(node: FleetNode) -> str:
     return node.bad[0].id if node.bad else "burn-in"
 
 
-@click.command("report", cls=VerdictCommand)
+@click.command("report")
 @run_argument
 @click.option("--text", is_flag=True, help="For a terminal: what stands out first (the default).")
 @click.option("--html", is_flag=True, help="One page that needs no network.")

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -19,6 +20,7 @@ from sentinel.burnin.checks.workload_checks import (
     result_of,
 )
 from sentinel.burnin.trial import TrialRequest, run_trial, usable_gpu
+from sentinel.cli.daemon.reserve import place_reporter
 from sentinel.cli.display.log_lines import log_line, render
 from sentinel.cli.display.output import print_json, wants_colour
 from sentinel.cli.options import value_completion
@@ -89,8 +91,8 @@ def try_command(
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
     settings = {**_SETTINGS, "memory.target": memory}
     build_config(from_flags(settings))  # a wrong size is to be known before a GPU is reserved
-    reason = f"sentinel workloads try {name}"
-    with usable_gpu(gpu, simulate, reason, wait, any_idle=True) as (chosen, lent):
+    reporter, reason = partial(place_reporter, quiet=False), f"trial of {name}"
+    with usable_gpu(gpu, simulate, reason, wait, reporter, any_idle=True) as (chosen, lent):
         request = TrialRequest(
             workload=workload,
             seconds=runs,
@@ -290,7 +292,8 @@ def selftest_command(
             raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
     options = f"flips={flips},rounds={rounds}" + (f",dtypes={'+'.join(dtypes)}" if dtypes else "")
     results = _Results(as_json=as_json)
-    with usable_gpu(gpu, simulate, "sentinel workloads selftest", wait) as (chosen, lent):
+    reporter = partial(place_reporter, quiet=False)
+    with usable_gpu(gpu, simulate, "selftest", wait, reporter) as (chosen, lent):
         request = TrialRequest(
             workload=f"{_SELFTEST}:{options}",
             seconds=MAX_PLAN_S,

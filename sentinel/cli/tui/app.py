@@ -164,7 +164,6 @@ class Live(GpuActions):
     def _show_all(self) -> None:
         if not self.query("#facts"):  # before the first screen
             return
-        self._arrange()
         self._show_facts()
         self._show_gpus()
         self._show_details()
@@ -175,7 +174,7 @@ class Live(GpuActions):
     def _arrange(self) -> None:
         """Show the panels that there is room for; grey what is stale."""
         wide = self.size.width >= WIDE
-        shown = shown_panels(self.size.width, self._rows_below(), self._panel)
+        shown = shown_panels(self.size.width, self._rows_below(), self._panel, self._lines)
         for name in PANELS:
             self.query_one(f"#{name}").display = name in shown
         self.query_one("#right").display = shown != ("details",)
@@ -191,6 +190,7 @@ class Live(GpuActions):
 
     def _share_rows(self) -> None:
         """Give each panel the rows that it needs, and the rest to the lowest one."""
+        self._arrange()
         wide = self.size.width >= WIDE
         shown = [name for name in PANELS if self.query_one(f"#{name}").display]
         details = self.query_one("#details")
@@ -276,11 +276,22 @@ class Live(GpuActions):
         if handed:
             text.append("\n\nlast hand-overs\n", style="bold")
             text.append_text(Text.from_ansi("\n".join(handed)))
-        notes = [line for line in gpu_table.notes(self._status) if "reserved" in line]
-        if notes:
-            text.append("\n\n" + "\n".join(map(printable, notes)))
+        if notes := [printable(note) for note in gpu_table.grants(self._status)]:
+            text.append("\n\n" + "\n".join(notes))
+        if self.size.width >= WIDE and gpu is not None:
+            text.append(self._others(gpu, width, self._rows_below() - text.plain.count("\n") - 2))
         self._lines["details"] = text.plain.count("\n") + 1
         self.query_one("#details-text", Static).update(text)
+
+    def _others(self, shown: GpuStatus, width: int, rows: int) -> str:
+        """Describe the other GPUs, in as many rows as are left."""
+        lines = [
+            line
+            for gpu in self._gpus()
+            if gpu.uuid != shown.uuid
+            for line in ("", *detail_lines(gpu, self._samples[gpu.uuid], width))
+        ]
+        return "".join(f"\n{line}" for line in lines[: max(0, rows)])
 
     def _show_processes(self) -> None:
         panel = self.query_one("#processes")

@@ -308,21 +308,31 @@ WIDE = 110
 _ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
 #: The least rows of a panel with its title, if it has as many lines.
 _LEAST_ROWS = 6
+#: The unused rows from which on one more panel is shown.
+_LEAST_MORE = 3
 
 
-def shown_panels(width: int, rows: int, first: str) -> tuple[str, ...]:
+def shown_panels(
+    width: int, rows: int, first: str, lines: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """Choose the panels: as many as there is room for, from ``first`` on.
 
     Args:
         width: The columns of the screen.
         rows: The rows below the GPUs.
         first: The panel that Tab has chosen.
+        lines: The lines of each panel, whose unused rows are for one more; by default they use all.
     """
     if width >= WIDE:
         return PANELS
     count = 3 if rows >= _ROWS_OF_THREE else 2 if rows >= _ROWS_OF_TWO else 1
     start = PANELS.index(first)
-    return tuple(PANELS[(start + number) % len(PANELS)] for number in range(count))
+    order = [PANELS[(start + number) % len(PANELS)] for number in range(len(PANELS))]
+    while lines and count < len(order):
+        if sum(lines[name] + 1 for name in order[:count]) + _LEAST_MORE > rows:
+            break
+        count += 1
+    return tuple(order[:count])
 
 
 def share_rows(needs: Sequence[int], rows: int) -> list[int]:

@@ -417,7 +417,7 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     log = [json.loads(line) for line in daemon.places.log.read_text().splitlines()]
     (lent,) = [event for event in log if event["event"] == "gpu.reserved"]
     assert lent["gpu"] == found["gpu"]
-    assert lent["reason"] == "sentinel workloads try hold"
+    assert lent["reason"] == "trial of hold"
     assert lent["bound"]
     assert daemon.client.reservations() == ()
     daemon.wait_until_occupied(0, 1)

@@ -14,7 +14,15 @@ from textual.widgets import DataTable, Input, Static
 
 from sentinel.cli.tui import Live
 from sentinel.client import connect
-from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.stub_daemon import (
+    DAEMON,
+    GPU,
+    RESERVATION,
+    STATUS,
+    Reply,
+    StubDaemon,
+    stub_daemon,
+)
 from tests.harness.timing import TIMEOUT_S
 
 #: A screen takes about a second.
@@ -135,13 +143,27 @@ def test_events_and_hand_overs_are_those_of_the_daemon(daemon: StubDaemon) -> No
     drive(daemon, script, (160, 40))
 
 
+def test_a_large_screen_has_the_other_gpus_and_the_queue_beside_the_selected_one(
+    daemon: StubDaemon,
+) -> None:
+    queued = {**RESERVATION, "id": "77aa", "gpus": [], "indices": [], "place": 1}
+    gpus = [card(n) for n in range(8)]
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": gpus, "queue": [queued]})
+
+    async def script(app: Live, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "queue 1: 77aa waits for" in text(app, "details-text"))
+        shown = text(app, "details-text").splitlines()
+        assert [line for line in shown if line.startswith("GPU 1 ")]
+        assert len(shown) == app.query_one("#details").size.height, "every row is used"
+
+    drive(daemon, script, (200, 60))
+
+
 def test_tab_shows_one_panel_after_the_other_on_a_small_screen(daemon: StubDaemon) -> None:
     async def script(app: Live, pilot: Pilot[None]) -> None:
-        seen = []
-        for _ in range(4):
-            seen += shown_panels(app)
+        for panel in ("processes", "details", "events", "processes"):
+            assert panel in shown_panels(app)
             await pilot.press("tab")
-        assert seen == ["processes", "details", "events", "processes"]
         await pilot.resize_terminal(140, 40)
         await until(pilot, lambda: len(shown_panels(app)) == 3)
 

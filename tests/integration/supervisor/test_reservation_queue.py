@@ -47,6 +47,8 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             told = small.stderr.readline()
             assert told.startswith("sentinel: place 3 in the queue: ")
             assert "waits for 1 GPU for sh -c" in told
+            holds = small.stderr.readline()
+            assert holds.startswith(f"  before it: GPU 0, 1: reserved as {held.id} for maintenance")
             user = pwd.getpwuid(os.getuid()).pw_name
             for place, pid in enumerate(first, 1):
                 before = small.stderr.readline()

@@ -372,3 +372,15 @@ def test_no_number_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     for number in ("1,234.7 h", "123,456,789", "12,345", "1,234", "2026-11-23 08:30", "memtest"):
         assert number in out
     assert "FAIL standard 2026-11-20" in out
+
+
+def test_a_gpu_that_is_reserved_for_a_selftest_is_held_by_that_and_not_by_its_stressor() -> None:
+    own = Process(pid=9, name="sentinel-stress", user="root")
+    held = [reservation(reason="selftest")]
+    column = gpu_table.GPUS.header.index("HELD BY")
+    cells = [
+        gpu_table.row(gpu(admin="RESERVED", reservation="1a2b3c4d", processes=found), held)[column]
+        for found in ((own,), (own, ANA))
+    ]
+    assert cells[0] == "selftest"
+    assert cells[1] != "selftest"

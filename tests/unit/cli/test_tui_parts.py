@@ -206,6 +206,22 @@ def test_as_many_panels_are_shown_as_there_is_room_for(
 
 
 @pytest.mark.parametrize(
+    ("rows", "lines", "panels"),
+    [
+        (12, (8, 12, 30), ("processes", "details")),
+        (12, (9, 12, 30), ("processes",)),
+        (12, (1, 4, 30), ("processes", "details", "events")),
+        (19, (1, 12, 30), ("processes", "details", "events")),
+    ],
+)
+def test_rows_that_a_panel_does_not_need_show_another_one(
+    rows: int, lines: tuple[int, ...], panels: tuple[str, ...]
+) -> None:
+    needs = dict(zip(("processes", "details", "events"), lines, strict=True))
+    assert shown_panels(80, rows, "processes", needs) == panels
+
+
+@pytest.mark.parametrize(
     ("needs", "rows", "given"),
     [
         ([14, 3, 200], 34, [14, 3, 17]),
