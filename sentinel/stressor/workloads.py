@@ -165,6 +165,9 @@ def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
 #: The seeds of the inputs of ``units``.
 _UNIT_SEEDS = 4
 
+#: What the kernels of so many operations may take of a GPU beyond those of products; not measured.
+_UNIT_BYTES = 128 * 2**20
+
 
 def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.0) -> None:
     """Exercise one unit of the GPU after another, and check each result bit for bit.
@@ -177,6 +180,7 @@ def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.
     Raises:
         ConfigError: The GPU has none of these units.
     """
+    ctx.allow_growth(_UNIT_BYTES)
     names = UNIT_NAMES if plan == ALL else tuple(dict.fromkeys(split_names(plan)))
     kinds, reasons = usable_units(ctx, names)
     if len(reasons) == len(names):
@@ -203,10 +207,12 @@ def _exercise(
 ) -> bool:
     """Exercise one unit, and send what was checked; return False if the workload is to return."""
     checks, errors = unit.checks, unit.errors
+    name = GATHER if isinstance(unit, PointerChase) else unit.product.dtype.name
+    ctx.note(f"unit {name}")
     if isinstance(unit, PointerChase):
-        name, going = GATHER, unit.run(seed, seconds)
+        going = unit.run(seed, seconds)
     else:
-        name, going = unit.product.dtype.name, _run_phase(unit, seed, seconds)
+        going = _run_phase(unit, seed, seconds)
     ctx.send(UnitExercised(unit=name, checks=unit.checks - checks, wrong=unit.errors - errors))
     return going
 

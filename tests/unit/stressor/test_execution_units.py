@@ -37,10 +37,10 @@ def sums_in_places(left: Tensor, right: Tensor) -> Tensor:
 
 
 def counts(left: Tensor, _: Tensor) -> Tensor:
-    """Count the numbers of 128 equal ranges from -4 to 4."""
+    """Count the numbers of 64 equal ranges from -4 to 4."""
     within = left[left.abs() <= 4]
-    places = ((within + 4) / 8 * 128).long().clamp_(max=127)
-    return torch.bincount(places, minlength=128).repeat(left.numel() // 128).view(left.shape)
+    places = ((within + 4) / 8 * 64).long().clamp_(max=63)
+    return torch.bincount(places, minlength=64).repeat(left.numel() // 64).view(left.shape)
 
 
 def attended(left: Tensor, right: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def test_each_unit_computes_what_it_is_named_after(name: str) -> None:
     expected = EXPECTED[name](product.left, product.right).double()
     eps = torch.finfo(product.reference.dtype).eps if product.dtype.inputs.is_floating_point else 0
     assert torch.allclose(found, expected, rtol=8 * eps, atol=32 * eps)
-    assert len(set(found.view(-1).tolist())) > 32, "the results hardly differ"
+    assert len(set(found.view(-1).tolist())) > 16, "the results hardly differ"
 
 
 @pytest.mark.parametrize("name", NAMES)
