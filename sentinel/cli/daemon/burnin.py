@@ -59,7 +59,7 @@ from sentinel.host.paths import places
 from sentinel.host.process_setup import end_with_parent
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
-from sentinel.host.verified_store import known_gpus
+from sentinel.host.verified_store import confirmed_faulty, known_gpus
 from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.
@@ -396,6 +396,7 @@ def record() -> int:
             thresholds_file=order.thresholds,
             expect_gpus=order.expect_gpus,
             known={} if order.expect_gpus is None else known_gpus(Path(order.state)),
+            confirmed=confirmed_faulty(Path(order.state)),
         )
 
         def judge() -> None:
