@@ -1,4 +1,4 @@
-"""Render the results as tables for docs/benchmarks.md, each figure beside its bar."""
+"""Render the results as tables, each figure beside its bar; docs/benchmarks.md has some of them."""
 
 from __future__ import annotations
 

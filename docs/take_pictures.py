@@ -51,9 +51,9 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("page-light", 8, 1280, 800, "light", "#gpu-7"),
+    Picture("page-light", 8, 1400, 900, "light", ".key"),
     Picture("page-panels", 8, 960, 800, "light", "", without="header, .summary, .gpus, .timeline"),
-    Picture("page-dark", 8, 1280, 800, "dark", "#gpu-7"),
+    Picture("page-dark", 8, 1400, 900, "dark", ".key"),
     Picture("page-phone", 8, 390, 844, "light", "#gpu-1"),
     Picture("page-two", 2, 1920, 1080, "dark", "", span=86_400),
     Picture("page-sixteen", 16, 1280, 800, "light", "#gpu-15"),

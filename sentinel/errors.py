@@ -42,8 +42,6 @@ class ExitCode(IntEnum):
     UNKILLABLE = 7
     #: Inside the daemon only: it starts again.
     RESTART = 8
-    #: Wrong usage of a command whose other codes are verdicts (EX_USAGE of sysexits.h).
-    VERDICT_USAGE = 64
     HELD = 75
     INTERRUPTED = 130
     TERMINATED = 143

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
+from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code, Problem
 
 #: Upper bounds of waits and of lifetimes, in seconds: a day and a year.
@@ -107,6 +108,11 @@ class AcknowledgeRequest(RequestModel):
         max_length=200,
         pattern=_LINE,
         description="Why the results no longer count, such as what was repaired.",
+    )
+    outcome: Annotated[RepairOutcome, Field(strict=False)] | None = Field(
+        default=None,
+        description="What became of the GPUs. With `confirmed`, also of a GPU without wrong results"
+        " that count: a fault that Sentinel has not found.",
     )
 
 

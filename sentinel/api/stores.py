@@ -23,6 +23,7 @@ from sentinel.host.verified_store import (
     report_paths,
     sorted_reports,
 )
+from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, Reservation, Session, VerifiedCounts
 
@@ -282,14 +283,16 @@ class VerifiedTotal:
                 self._has_failed = True
 
     async def acknowledge(
-        self, uuids: Sequence[str], by: str, reason: str
+        self, uuids: Sequence[str], by: str, reason: str, outcome: RepairOutcome | None = None
     ) -> tuple[Acknowledged, ...]:
         """Acknowledge all wrong results of GPUs, and return once that is on disk.
 
         Args:
-            uuids: The GPUs; one without wrong results that count is left out.
+            uuids: The GPUs; one without wrong results that count is left out, unless its fault is
+                confirmed.
             by: The user.
             reason: Why they no longer count.
+            outcome: What became of the GPUs; None if that is not known.
 
         Raises:
             ProblemError: The file cannot be read or written; nothing is acknowledged.
@@ -298,7 +301,7 @@ class VerifiedTotal:
             try:
                 await self._store()  # also what was counted since the last minute
                 done = await asyncio.to_thread(
-                    verified_store.acknowledge, self._path, uuids, by, reason
+                    verified_store.acknowledge, self._path, uuids, by, reason, outcome
                 )
             except (OSError, RuntimeError, ValueError) as error:
                 why = f"Nothing was acknowledged: {self._path}: {_why(error)}."

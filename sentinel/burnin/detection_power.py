@@ -192,6 +192,15 @@ def _heat(record: GpuRecord) -> dict[str, float | None]:
 # --- text ------------------------------------------------------------------------------------
 
 
+def describe_confirmed(run: Report) -> str:
+    """Describe how many faulty GPUs are known, by which a share of those found could be named."""
+    found = run.get("confirmed_faulty") or {"known": 0, "found_first": 0}
+    return (
+        f"confirmed faulty cards of this host first found by Sentinel: {found['found_first']} of"
+        f" {found['known']}; which share of faulty cards is found is not known"
+    )
+
+
 def describe_bound(gpu: Report) -> str:
     """Describe what rate of errors the checked results exclude, or that none can be named."""
     power = gpu["detection_power"]

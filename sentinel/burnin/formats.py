@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
-from sentinel.burnin.detection_power import statements
+from sentinel.burnin.detection_power import describe_confirmed, statements
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
@@ -99,6 +99,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for resumed in run["resumed"]:
         given = ", ".join(format_setting(setting) for setting in resumed["settings"] or ())
         yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
+    yield describe_confirmed(run)
     for check in report["checks"]:
         if check["status"] in {"fail", "warn", "not tested"}:
             yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
@@ -144,6 +145,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
             "describe_swing": describe_swing,
             "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
             "statements": statements,
+            "confirmed": describe_confirmed,
             "figures": _figures,
             "limits": _limits,
             "measure": lambda value, name: measures.format_measure(name, value),

@@ -66,6 +66,8 @@ class RunRequest:
     expect_gpus: int | None = None
     #: The GPUs that are known from before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
+    #: How many GPUs of the host have a confirmed fault, and how many Sentinel found first.
+    confirmed: Mapping[str, int] = field(default_factory=lambda: {"known": 0, "found_first": 0})
 
 
 def record_run(
@@ -102,7 +104,7 @@ def record_run(
                 selected = _is_selection(client, request, before)
                 settings = _present_settings(client, request, work.gpus)
                 prepare(
-                    *(folder, work.plan, before, settings),
+                    *(folder, work.plan, before, settings, request.confirmed),
                     simulated=simulated is not None,
                     beside={
                         "selected": selected,

@@ -241,6 +241,7 @@ def prepare(
     plan: Plan,
     before: CountersResult,
     settings: Sequence[Mapping[str, Any]],
+    confirmed: Mapping[str, int],
     *,
     simulated: bool,
     beside: Mapping[str, Any],
@@ -252,6 +253,7 @@ def prepare(
         plan: What is run.
         before: The counters of all GPUs.
         settings: What to record of the settings.
+        confirmed: How many GPUs of the host have a confirmed fault, and were found first.
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
             that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
@@ -260,7 +262,7 @@ def prepare(
     Raises:
         ConfigError: They cannot be written.
     """
-    _write_header(folder, plan, before, settings, simulated=simulated)
+    _write_header(folder, plan, before, settings, confirmed, simulated=simulated)
     counters = [asdict(gpu) for gpu in before.counters]
     found = {"before": counters, "pci_devices": before.pci_devices, **beside}
     folder.write(folder.counters, found)
@@ -354,6 +356,7 @@ def _write_header(
     plan: Plan,
     before: CountersResult,
     settings: Sequence[Mapping[str, Any]],
+    confirmed: Mapping[str, int],
     *,
     simulated: bool,
 ) -> None:
@@ -370,6 +373,7 @@ def _write_header(
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
             "settings": list(settings),
+            "confirmed_faulty": dict(confirmed),
             "resumed": [],
             "node": {
                 "hostname": node_name(),

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sentinel.cli.display.output import print_json
-from sentinel.cli.options.command_classes import VerdictCommand
+from sentinel.cli.options.command_classes import PluginCommand
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.process_setup import explain_exhaustion
 
@@ -93,7 +93,7 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     path = context.command_path if context else "sentinel"
     code = int(ExitCode.USAGE)
     what, allowed = _explain(error)
-    if context is not None and isinstance(context.command, VerdictCommand):
+    if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_checks import nagios_unknown  # slow to import
 

@@ -218,7 +218,7 @@ class _Commands(click.Group):
     "incomplete trial or selftest, or an untested GPU of health; 4 no such GPU, or not permitted; "
     "5 no driver or NVML; 7 a child could not be killed; 75 another sentinel holds the GPU; "
     "130 and 143 ended by a signal before it was ready, or by a second Ctrl+C. Those of check: "
-    "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete; 64 wrong usage.",
+    "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete.",
 )
 @click.version_option(__version__, prog_name="sentinel")
 def sentinel_command() -> None:

@@ -28,6 +28,7 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
+    RepairOutcome,
     Settings,
 )
 from sentinel.protocol.commands import EarlierWork
@@ -315,7 +316,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         """
         return self._command("/v1/resume", {"gpus": selectors(gpus)})
 
-    def acknowledge(self, gpus: Gpus, reason: str) -> Outcome:
+    def acknowledge(self, gpus: Gpus, reason: str, outcome: RepairOutcome | None = None) -> Outcome:
         """Take the wrong results of repaired GPUs as known: they no longer count as a fault.
 
         They stay counted and recorded. A later wrong result counts again.
@@ -323,12 +324,15 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Args:
             gpus: The GPUs by index, UUID or serial number, also those that are missing now.
             reason: Why they no longer count, in one line.
+            outcome: What became of them: confirmed, not-found or replaced; None if it is not
+                known. A confirmed fault is also taken of a GPU without wrong results.
 
         Raises:
             ConflictError: No wrong results count against these GPUs.
             NoSuchGpuError: A GPU is not known.
         """
-        return self._command("/v1/acknowledge", {"gpus": selectors(gpus), "reason": reason})
+        body = {"gpus": selectors(gpus), "reason": reason, "outcome": outcome}
+        return self._command("/v1/acknowledge", body)
 
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
         return self.fetch(Outcome, "POST", path, body, wait=wait)

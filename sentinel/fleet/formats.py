@@ -48,6 +48,7 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
         yield from _group_lines(group)
     for text, number in fleet.not_compared:
         yield f"not compared on {format_count(number, 'GPU')}: {text}"
+    yield report.describe_confirmed(fleet)
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -209,6 +210,7 @@ def html_page(fleet: FleetVerdict) -> str:
         longest_s=max((run.duration_s for run in runs), default=0.0),
         tools=", ".join(sorted({f"sentinel {run.version}" for run in runs})),
         outliers=report.outliers(fleet),
+        confirmed=report.describe_confirmed(fleet),
         numbers={name: number for number, name in enumerate(names)},
         letters=LETTERS,
         prefix=prefix,

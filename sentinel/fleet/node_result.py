@@ -132,6 +132,14 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConfirmedFaulty:
+    """How many GPUs of a node have a confirmed fault, and how many of them Sentinel found first."""
+
+    known: int = 0
+    found_first: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """The run of a node, by its own name."""
 
@@ -142,6 +150,8 @@ class Run:
     started: datetime
     duration_s: float
     simulated: bool
+    #: None are known of a report before version 1.5.
+    confirmed_faulty: ConfirmedFaulty = ConfirmedFaulty()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
 from sentinel.burnin.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS, Group
-from sentinel.fleet.node_result import FIGURES, RATE
+from sentinel.fleet.node_result import FIGURES, RATE, ConfirmedFaulty
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 from sentinel.units import format_count, format_indices
@@ -195,7 +195,7 @@ def _brief(results: Sequence[CheckResult]) -> str:
 # --- JSON ------------------------------------------------------------------------------------
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 #: What each line of the JSON lines is.
 LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
 
@@ -212,12 +212,27 @@ def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
         "verdict": fleet.verdict.value,
         "meaning": meaning(fleet),
         "summary": {"nodes": fleet.node_counts, "gpus": fleet.gpu_counts},
+        "confirmed_faulty": asdict(confirmed_faulty(fleet)),
         "notices": list(fleet.notices),
         "groups": [_group(group) for group in fleet.groups],
         "nodes": [_node(node) for node in fleet.nodes],
         "checks": comparisons(fleet),
         "thresholds_overridden": fleet.thresholds.overridden(),
     }
+
+
+def confirmed_faulty(fleet: FleetVerdict) -> ConfirmedFaulty:
+    """Sum the GPUs whose fault is confirmed, over all nodes."""
+    found = [result.run.confirmed_faulty for result in fleet.results]
+    return ConfirmedFaulty(
+        known=sum(one.known for one in found), found_first=sum(one.found_first for one in found)
+    )
+
+
+def describe_confirmed(fleet: FleetVerdict) -> str:
+    """Describe them in one line."""
+    found = confirmed_faulty(fleet)
+    return f"confirmed faulty cards first found by Sentinel: {found.found_first} of {found.known}"
 
 
 def comparisons(fleet: FleetVerdict) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from sentinel.host.regular_file import (
     read_regular,
     replace_file,
 )
-from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus
+from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
 from sentinel.units import split_selectors
@@ -157,6 +157,7 @@ class StoredAcknowledgement:
     reason: str
     errors: int
     findings: int
+    outcome: RepairOutcome | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +199,20 @@ def _describe(uuid: str, gpu: StoredWork | LastVerdict) -> str:
     return ", ".join(
         [f"GPU {gpu.index} {uuid}", *(f"{name} {value}" for name, value in more.items() if value)]
     )
+
+
+def confirmed_faulty(state: Path) -> dict[str, int]:
+    """Count the GPUs of a state folder whose fault is confirmed, and those Sentinel found first.
+
+    A file that cannot be read has none: they are shown, and decide nothing.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for work in read(state / NAME).values():
+            outcomes = [results.outcome for results in work.acknowledged if results.outcome]
+            if outcomes[-1:] == [RepairOutcome.CONFIRMED]:
+                found.append(any(one.errors or one.findings for one in work.acknowledged))
+    return {"known": len(found), "found_first": sum(found)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +350,11 @@ def add_work(path: Path, gpus: Iterable[GpuStatus]) -> None:
 
 
 def acknowledge(
-    path: Path, uuids: Iterable[str], by: str, reason: str
+    path: Path,
+    uuids: Iterable[str],
+    by: str,
+    reason: str,
+    outcome: RepairOutcome | None = None,
 ) -> dict[str, StoredAcknowledgement]:
     """Acknowledge all wrong results of GPUs in the file, and return once that is on disk.
 
@@ -343,9 +362,11 @@ def acknowledge(
 
     Args:
         path: The file.
-        uuids: The GPUs; one without wrong results that count is left out.
+        uuids: The GPUs; one without wrong results that count is left out, unless its fault is
+            confirmed: then Sentinel has not found it, which is recorded, too.
         by: The user.
         reason: Why they no longer count.
+        outcome: What became of the GPUs; None if that is not known.
 
     Returns:
         What was acknowledged, by UUID.
@@ -359,7 +380,8 @@ def acknowledge(
         gpus = read(path)
         for uuid in uuids:
             work = gpus.get(uuid)
-            if work is None or not proof_of(work).wrong:
+            is_confirmed = outcome is RepairOutcome.CONFIRMED
+            if work is None or not (proof_of(work).wrong or is_confirmed):
                 continue
             before = work.acknowledged
             done[uuid] = StoredAcknowledgement(
@@ -368,6 +390,7 @@ def acknowledge(
                 reason=reason,
                 errors=work.total.errors - sum(results.errors for results in before),
                 findings=work.total.findings - sum(results.findings for results in before),
+                outcome=outcome,
             )
             gpus[uuid] = replace(work, acknowledged=(*before, done[uuid]))
         if done:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
 from sentinel.errors import NotRunningError, ServiceError
@@ -78,6 +79,17 @@ class BurninProgress(BurninFields, ResponseType):
     """How far a GPU is in a burn-in."""
 
 
+class RepairOutcome(StrEnum):
+    """What became of a GPU whose wrong results are acknowledged."""
+
+    CONFIRMED = "confirmed"
+    """Its vendor, or a test elsewhere, has confirmed the fault."""
+    NOT_FOUND = "not-found"
+    """No fault was found elsewhere."""
+    REPLACED = "replaced"
+    """It or its board was replaced, and not examined."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgedResults(ResponseType):
     """Wrong results of a GPU that no longer count, as an administrator has said why."""
@@ -89,6 +101,9 @@ class AcknowledgedResults(ResponseType):
     #: How many of the GPU's errors and findings it is about, without those of earlier ones.
     errors: int
     findings: int
+    outcome: RepairOutcome | None = field(
+        default=None, metadata=described("What became of the GPU; null if it is not known.")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -345,6 +345,8 @@ class AcknowledgeResults(_Command):
     findings: int
     #: How many findings of this daemon are acknowledged in all.
     counted: int
+    #: What became of the GPU: confirmed, not-found or replaced; None if it is not known.
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

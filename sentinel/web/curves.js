@@ -2,8 +2,9 @@
 
 /** The upper end of the power axis if the limit is not known. */
 const DEFAULT_LIMIT_W = 300;
-/** A narrower curve has no room for axes. */
+/** A narrower curve has no room for axes, and a lower one none for that of the time. */
 const MIN_AXES_WIDTH = 180;
+const MIN_TIMES_HEIGHT = 64;
 
 const upTo = (least) => (_, high, limit) => [0, Math.max(limit ?? least, (high ?? 0) * 1.05)];
 
@@ -81,12 +82,12 @@ export class Curve {
   /** What the curve consists of: axes where they have room, and the range within each step where there is one. */
   get #parts() {
     const axes = Boolean(this.#options.axes) && this.#element.clientWidth >= MIN_AXES_WIDTH;
-    return { axes, range: this.#options.columns().length > 2 };
+    const times = Boolean(this.#options.moment) && this.#size.height >= MIN_TIMES_HEIGHT;
+    return { axes, times, range: this.#options.columns().length > 2 };
   }
 
   get #isOutdated() {
-    const { axes, range } = this.#parts;
-    return axes !== this.#drawn.axes || range !== this.#drawn.range;
+    return Object.entries(this.#parts).some(([part, present]) => present !== this.#drawn[part]);
   }
 
   get #size() {
@@ -98,7 +99,7 @@ export class Curve {
     const { legend = false, sync, moment, gutter, pointed } = this.#options;
     const { colour, title, unit, range } = this.#kind;
     this.#drawn = this.#parts;
-    const { axes } = this.#drawn;
+    const { axes, times } = this.#drawn;
     const text = (_, value) => (value === null || value === undefined ? "–" : `${Math.round(value)} ${unit}`);
     const series = [
       { label: "Time", value: (_, at) => (at && moment ? moment(at) : "–") },
@@ -111,11 +112,13 @@ export class Curve {
       bands.push({ series: [2, 3], fill: coloured(colour, 25) });
     }
     const axis = { stroke: coloured("--quiet"), grid: { stroke: coloured("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const across = moment ? { ...axis, size: 22, space: 70, values: (_, times) => times.map((at) => moment(at, true)) } : { show: false };
-    const up = { ...axis, size: gutter ?? 38, space: 24 };
+    const across = times ? { ...axis, size: 22, space: 70, values: (_, times) => times.map((at) => moment(at, true)) } : { show: false };
+    // A low curve has the ends of its scale only.
+    const ends = times || gutter ? {} : { splits: (_, __, low, high) => [low, high], values: (_, both) => both.map(Math.round) };
+    const up = { ...axis, size: gutter ?? 38, space: 24, ...ends };
     this.#plot = new uPlot({
       ...this.#size,
-      padding: !axes ? [2, 0, 1, 0] : gutter ? [6, 0, 6, 0] : [8, 18, 0, 0],
+      padding: !axes ? [2, 0, 1, 0] : gutter || !times ? [6, 0, 6, 0] : [8, 18, 0, 0],
       legend: { show: legend },
       cursor: { show: legend || Boolean(sync), y: legend, points: { show: legend }, drag: { x: false, y: false }, ...(sync ? { sync: { key: sync } } : {}) },
       select: { show: false },

@@ -57,6 +57,8 @@ class ExampleFleet:
     verdicts: Mapping[int, str] = field(default_factory=dict)
     #: By node: the enforced power limit.
     limits: Mapping[int, float] = field(default_factory=dict)
+    #: By node: its GPUs whose fault is confirmed, and those that Sentinel found first.
+    confirmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: Whether the nodes have pages of their own.
     pages: bool = False
     #: By node: another report, or the text of its file.
@@ -106,6 +108,10 @@ class ExampleFleet:
         report: dict[str, Any] = pickle.loads(pickle.dumps(dict(self.template)))  # noqa: S301
         report["node"] |= {"hostname": self.name(number), "machine_id": f"{number:032x}"}
         report["run"]["id"] = self.name(number)
+        del report["run"]["confirmed_faulty"]
+        if number in self.confirmed:
+            known, first = self.confirmed[number]
+            report["run"]["confirmed_faulty"] = {"known": known, "found_first": first}
         if number in self.short:
             report["gpus"].pop()
         for gpu in report["gpus"]:

@@ -101,6 +101,7 @@ class ExampleRun:
             "started": STARTED.isoformat(),
             "simulated": False,
             "settings": _settings(self.settings),
+            "confirmed_faulty": {"known": 0, "found_first": 0},
             "resumed": []
             if self.resumed is None
             else [{"started": STARTED.isoformat(), "settings": _settings(self.resumed)}],

@@ -114,7 +114,7 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
     """
     known = _known(context)
     chosen = select_known(body.gpus, known)
-    done = await context.verified.acknowledge(chosen, str(by), body.reason)
+    done = await context.verified.acknowledge(chosen, str(by), body.reason, body.outcome)
     names = {gpu.uuid: f"GPU {gpu.uuid if gpu.index is None else gpu.index}" for gpu in known}
     if not done:
         listed = ", ".join(names[uuid] for uuid in chosen)
@@ -130,6 +130,7 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
                 errors=gpu.errors,
                 findings=gpu.findings,
                 counted=gpu.counted,
+                outcome=body.outcome,
             )
     counts = "; ".join(
         f"{format_count(gpu.errors + gpu.findings, 'wrong result')} of {names[gpu.uuid]}"

@@ -12,7 +12,7 @@ from sentinel.client import connect
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
 from sentinel.host import verified_store
 from sentinel.host.verified_store import KnownGpu, select_known
-from sentinel.protocol.api_types import Outcome
+from sentinel.protocol.api_types import Outcome, RepairOutcome
 from sentinel.units import format_count
 
 #: As long as a daemon allows.
@@ -33,6 +33,7 @@ def acknowledge(
     cards: Sequence[OwnedGpu],
     sockets: Sequence[str],
     path: Path,
+    outcome: RepairOutcome | None = None,
 ) -> Outcome:
     """Acknowledge the wrong results of GPUs, and return once that is on disk.
 
@@ -42,6 +43,7 @@ def acknowledge(
         cards: The known GPUs.
         sockets: The sockets of all daemons that share the file.
         path: The file of verified work.
+        outcome: What became of the GPUs; None if that is not known.
 
     Raises:
         ConfigError: The reason is empty, too long or not one line, or the file cannot be used.
@@ -56,8 +58,8 @@ def acknowledge(
     for uuid in select_known(selectors, cards):
         by_owner.setdefault(owners[uuid], []).append(uuid)
     outcomes = [
-        _by_daemon(uuids, reason, sockets if owner is None else [owner])
-        or _in_file(uuids, reason, path)
+        _by_daemon(uuids, reason, outcome, sockets if owner is None else [owner])
+        or _in_file(uuids, reason, outcome, path)
         for owner, uuids in by_owner.items()
     ]
     return Outcome(
@@ -66,17 +68,21 @@ def acknowledge(
     )
 
 
-def _by_daemon(uuids: Sequence[str], reason: str, sockets: Sequence[str]) -> Outcome | None:
+def _by_daemon(
+    uuids: Sequence[str], reason: str, outcome: RepairOutcome | None, sockets: Sequence[str]
+) -> Outcome | None:
     """Have a daemon do it, which knows also what is not in the file yet; None if none runs."""
     for socket in sockets:
         try:
-            return connect(socket).acknowledge(uuids, reason)
+            return connect(socket).acknowledge(uuids, reason, outcome)
         except NotRunningError:
             continue
     return None
 
 
-def _in_file(uuids: Sequence[str], reason: str, path: Path) -> Outcome:
+def _in_file(
+    uuids: Sequence[str], reason: str, outcome: RepairOutcome | None, path: Path
+) -> Outcome:
     """Do it in the file.
 
     Raises:
@@ -88,7 +94,8 @@ def _in_file(uuids: Sequence[str], reason: str, path: Path) -> Outcome:
         if path.exists() and path.stat().st_uid != os.geteuid():
             remedy = "Run this as that user: the file would no longer be readable to it."
             raise AccessDeniedError(f"{path} belongs to another user", remedy)
-        done = verified_store.acknowledge(path, uuids, _user(), reason) if path.exists() else {}
+        order = (path, uuids, _user(), reason, outcome)
+        done = verified_store.acknowledge(*order) if path.exists() else {}
     except OSError as error:
         raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
     except ValueError as error:

@@ -36,7 +36,7 @@ from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_classes import VerdictGroup
+from sentinel.cli.options.command_classes import GroupedGroup
 from sentinel.cli.options.setting_options import (
     expect_gpus_option,
     load_thresholds,
@@ -59,7 +59,7 @@ from sentinel.host.paths import places
 from sentinel.host.process_setup import end_with_parent
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
-from sentinel.host.verified_store import known_gpus
+from sentinel.host.verified_store import confirmed_faulty, known_gpus
 from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.
@@ -73,7 +73,7 @@ _SHOWN = (
 )
 
 
-@click.group("burnin", cls=VerdictGroup, shown=_SHOWN, invoke_without_command=True)
+@click.group("burnin", cls=GroupedGroup, shown=_SHOWN, invoke_without_command=True)
 @click.option(
     "--level",
     type=Word(LEVELS),
@@ -402,6 +402,7 @@ def record() -> int:
             thresholds_file=order.thresholds,
             expect_gpus=order.expect_gpus,
             known={} if order.expect_gpus is None else known_gpus(Path(order.state)),
+            confirmed=confirmed_faulty(Path(order.state)),
         )
 
         def judge() -> None:

@@ -31,7 +31,7 @@ from sentinel.host.verified_store import (
     report_paths,
     select_known,
 )
-from sentinel.protocol.api_types import GpuProof, GpuStatus
+from sentinel.protocol.api_types import GpuProof, GpuStatus, RepairOutcome
 from sentinel.units import format_count, format_duration
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
@@ -71,6 +71,11 @@ class _Card(OwnedGpu):
 )
 @click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
 @click.option(
+    "--outcome",
+    type=Word(tuple(map(str, RepairOutcome))),
+    help="What became of the GPU, for --acknowledge.",
+)
+@click.option(
     "--require",
     "required",
     type=Word(tuple(_REQUIRED)),
@@ -92,6 +97,7 @@ def command(
     npd: bool,
     acknowledged: tuple[str, ...],
     reason: str | None,
+    outcome: str | None,
     required: str | None,
     selected: tuple[str, ...],
     as_json: bool,
@@ -112,15 +118,22 @@ def command(
     With `--acknowledge GPU --reason TEXT`, the wrong results and findings of that GPU no longer
     count, until there are new ones. They stay counted and are shown with the user, the time and
     the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
+    `--outcome` records what became of the GPU: its fault was confirmed elsewhere, was not found, or
+    it was replaced. Reports of burn-ins and fleets count confirmed faults, also those of GPUs
+    without wrong results: Sentinel has not found them.
     """
     if (npd or acknowledged) and (required or selected):
         raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
-    if acknowledged or reason is not None:
+    if acknowledged or reason is not None or outcome is not None:
         if npd or not acknowledged or reason is None:
-            raise click.UsageError("--acknowledge and --reason need each other, and exclude --npd")
+            raise click.UsageError(
+                "--acknowledge and --reason need each other, and exclude --npd;"
+                " --outcome needs both of them"
+            )
         state, sockets = _places(socket, simulated=simulated)
         path, cards = state / verified_store.NAME, _cards(state, sockets)
-        done = acknowledge(acknowledged, reason, cards, sockets, path)
+        became = None if outcome is None else RepairOutcome(outcome)
+        done = acknowledge(acknowledged, reason, cards, sockets, path, became)
         return options.outcome(done).show(as_json=as_json)
     if npd:
         if as_json:
@@ -344,8 +357,9 @@ def _lines(cards: Sequence[_Card]) -> Iterator[str]:
             name = card.uuid if card.index is None else f"GPU {card.index}"
             count = format_count(results.errors + results.findings, "wrong result")
             when = f"{results.at:%Y-%m-%d %H:%M}"
+            outcome = f", {results.outcome}" if results.outcome else ""
             yield printable(
-                f"{name}: {count} acknowledged {when} by {results.by}: {results.reason}"
+                f"{name}: {count} acknowledged {when} by {results.by}{outcome}: {results.reason}"
             )
 
 

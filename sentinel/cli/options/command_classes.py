@@ -1,4 +1,4 @@
-"""Kinds of commands: with settings in groups of the help, and with a verdict as the exit code.
+"""Kinds of commands: with settings in groups of the help, and plugins of monitoring systems.
 
 The rare settings are behind ``--help-all``.
 """
@@ -165,11 +165,8 @@ def _write(
 _OF_AN_OPTION = re.compile(r"--[\w-]+: ")
 
 
-class VerdictCommand(click.Command):
-    """A command that exits with 0 to 3 as a verdict, and with 64 on wrong usage.
-
-    With ``--nagios`` and ``--npd`` wrong usage has the code of an unknown state there.
-    """
+class PluginCommand(click.Command):
+    """A command that is also a plugin: wrong usage has the code of an unknown state there."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as any command; a value that an option refuses is wrong usage, too."""
@@ -191,8 +188,4 @@ class VerdictCommand(click.Command):
         """Choose the exit code of wrong usage."""
         if "--nagios" in arguments:
             return 3
-        return 2 if "--npd" in arguments else int(ExitCode.VERDICT_USAGE)
-
-
-class VerdictGroup(VerdictCommand, GroupedGroup):
-    """Such a command that has settings and further commands, and runs by itself without one."""
+        return int(ExitCode.USAGE)  # unknown with --npd

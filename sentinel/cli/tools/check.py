@@ -24,7 +24,7 @@ from sentinel.cli.display.output import (
     terminal_width,
     wants_colour,
 )
-from sentinel.cli.options.command_classes import VerdictCommand
+from sentinel.cli.options.command_classes import PluginCommand
 from sentinel.cli.options.command_options import gpus_flag
 from sentinel.cli.options.setting_options import (
     expect_gpus_option,
@@ -35,7 +35,7 @@ from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host
-from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
+from sentinel.errors import NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons, locate
 from sentinel.host.paths import places
@@ -62,7 +62,7 @@ _STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
 _WIDTH = 120
 
 
-@click.command("check", cls=VerdictCommand)
+@click.command("check", cls=PluginCommand)
 @gpus_flag()
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show each check, with its rule and what to do."
@@ -91,8 +91,8 @@ def command(
     Each GPU has a line with its status, its model and what did not pass, and so has the node.
     Where a daemon runs, what its stressors have found counts, too.
 
-    The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed, 3
-    if a GPU could not be tested, and 64 for wrong usage.
+    The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed or
+    for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
     """
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
@@ -106,7 +106,8 @@ def command(
         # A bug has the exit code 2, which is a fault of a GPU for Nagios.
         if not nagios and not npd:
             raise
-        why = f"sentinel failed: {error!r}"
+        failed = f"sentinel failed: {error!r}"
+        why = error.what if isinstance(error, SentinelError) else failed
         line = node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why)
         click.echo(line)
         return node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
@@ -206,8 +207,8 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
     except NoSuchGpuError as error:
         if result.stuck:  # see command; a wrong selector must not hang either
             click.echo(f"sentinel: {error}", err=True)
-            os._exit(int(ExitCode.VERDICT_USAGE))
-        raise click.UsageError(str(error)) from error
+            os._exit(int(error.exit_code))
+        raise
 
 
 def _print(report: NodeReport, *, verbose: bool, as_json: bool, nagios: bool, npd: bool) -> int:

@@ -6,8 +6,6 @@ import importlib
 
 import click
 
-from sentinel.cli.options.command_classes import VerdictCommand
-
 #: The commands: the module and the name in it, and a summary.
 COMMANDS = {
     "burnin": (
@@ -32,7 +30,7 @@ COMMANDS = {
 _HIDDEN = {"run-node": "sentinel.cli.tools.fleet_runs:run_node"}
 
 
-class FleetGroup(VerdictCommand, click.Group):
+class FleetGroup(click.Group):
     """A group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

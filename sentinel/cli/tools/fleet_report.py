@@ -20,11 +20,10 @@ from sentinel.cli.display.output import (
     LiveTable,
     Table,
     color_option,
-    paint_verdicts,
+    fit_report,
     print_json,
     printable,
 )
-from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import chosen_form, duration, print_report
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -236,7 +235,7 @@ def follow_to_verdict(
     if as_json:
         print_json(fleet_object(found))
     else:
-        print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
+        print(f"\n{fit_report(FORMATS['text'](found))}\n\nreports: {folder.path}")
     if run.drain:
         print_drained(folder, found, stream, again=False)
     sys.stdout.flush()
@@ -292,7 +291,7 @@ def _fault(node: FleetNode) -> str:
     return node.bad[0].id if node.bad else "burn-in"
 
 
-@click.command("report", cls=VerdictCommand)
+@click.command("report")
 @run_argument
 @click.option("--text", is_flag=True, help="For a terminal: what stands out first (the default).")
 @click.option("--html", is_flag=True, help="One page that needs no network.")

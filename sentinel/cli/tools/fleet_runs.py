@@ -16,7 +16,6 @@ import click
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
-from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration, json_option
 from sentinel.cli.options.setting_options import (
     check_range,
@@ -80,7 +79,7 @@ class _Order:
     as_json: bool
 
 
-@click.command("burnin", cls=VerdictCommand)
+@click.command("burnin")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -281,7 +280,7 @@ _json_option = click.option(
 )
 
 
-@click.command("resume", cls=VerdictCommand)
+@click.command("resume")
 @run_argument
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
 @_json_option
@@ -359,7 +358,7 @@ def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
         raise ConfigError(what, f"Name that one: sentinel fleet resume {shlex.quote(str(named))}")
 
 
-@click.command("cancel", cls=VerdictCommand)
+@click.command("cancel")
 @run_argument
 @json_option
 @color_option
@@ -380,7 +379,7 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:
     return int(ExitCode.OK)
 
 
-@click.command("undrain", cls=VerdictCommand)
+@click.command("undrain")
 @run_argument
 @json_option
 @color_option
@@ -404,7 +403,7 @@ def undrain(fleet: FleetFolder, as_json: bool) -> int:
     return int(ExitCode.OK)
 
 
-@click.command("run-node", cls=VerdictCommand, hidden=True)
+@click.command("run-node", hidden=True)
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--node", metavar="NAME", help="Its name in the run.  [default: found out]")
 def run_node(folder: Path, node: str | None) -> int:

@@ -15,7 +15,6 @@ from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.display.output import color_option
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import (
     address_options,
     chosen_form,
@@ -27,7 +26,7 @@ from sentinel.host.daemon_lookup import find_shared, simulated_folder
 from sentinel.supervisor.bootstrap import leave
 
 
-@click.command("report", cls=VerdictCommand)
+@click.command("report")
 @click.argument("runs", metavar="[RUN]", nargs=-1, shell_complete=value_completion.runs)
 @click.option("--text", is_flag=True, help="For a terminal (the default).")
 @click.option("--html", is_flag=True, help="One page that needs no network.")

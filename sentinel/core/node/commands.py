@@ -346,6 +346,7 @@ def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -
         "reason": command.reason,
         "errors": command.errors,
         "findings": command.findings,
+        "outcome": command.outcome,
         "by": caller_fields(command.by),
     }
     event = Event(name="gpu.results_acknowledged", at=seen.now, gpu=command.gpu, fields=fields)

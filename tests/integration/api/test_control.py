@@ -67,7 +67,8 @@ def on_disk(api: ApiServer, uuid: str) -> StoredWork:
 
 
 def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiServer) -> None:
-    done = acknowledge(api, "0")
+    check_problem(acknowledge(api, "0", outcome="repaired"), 422, "invalid")
+    done = acknowledge(api, "0", outcome="confirmed")
     assert done.status == 200
     assert done.body["gpus"] == [UUIDS[0]]
     assert done.body["text"] == "acknowledged 4 wrong results of GPU 0"
@@ -79,6 +80,7 @@ def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiS
     assert (shown["errors"], shown["findings"]) == (3, 1), "nothing is erased"
     (one,) = shown["acknowledged"]
     assert (one["errors"], one["findings"], one["by"]) == (3, 1, stored.by)
+    assert one["outcome"] == stored.outcome == command.outcome == "confirmed"
 
     again = acknowledge(api, "0")
     check_problem(again, 409, "conflict")

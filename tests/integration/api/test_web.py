@@ -261,16 +261,17 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
             page.wait_until(f"{words} === '{wanted}'")
 
 
+@pytest.mark.parametrize("count", [8, 16])
 @pytest.mark.parametrize(
     ("width", "height", "mobile"), [(1280, 800, False), (390, 844, True)], ids=["desk", "phone"]
 )
-def test_sixteen_gpus_fit_the_page(
-    api: ApiServer, chrome: Browser, width: int, height: int, *, mobile: bool
+def test_all_gpus_fit_the_width_of_the_page(
+    api: ApiServer, chrome: Browser, count: int, width: int, height: int, *, mobile: bool
 ) -> None:
     with api.change_supervisor():
-        api.supervisor = ExampleNode()
+        api.supervisor = ExampleNode(count=count)
     with opened(chrome, address(api), width, height, mobile=mobile) as page:
-        page.wait_until("document.querySelectorAll('.card').length === 16")
+        page.wait_until(f"document.querySelectorAll('.card').length === {count}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         cards = "[...document.querySelectorAll('.card')]"
         wider = "(one) => one.scrollWidth > one.clientWidth"
@@ -282,10 +283,30 @@ def test_sixteen_gpus_fit_the_page(
         states = page.evaluate(
             "[...document.querySelectorAll('.card')].map((one) => one.dataset.state)"
         )
-        assert states == 2 * [
-            *("occupied", "occupied", "busy", "occupied"),
-            *("reserved", "paused", "occupied", "unknown"),
-        ]
+        eight = ["occupied", "occupied", "busy", "occupied", "reserved", "paused", "occupied"]
+        assert states == count // 8 * [*eight, "unknown"]
+
+
+def test_eight_gpus_and_the_timeline_are_on_one_screen(tmp_path: Path, chrome: Browser) -> None:
+    width, height = 1400, 900
+    bounds = "one.getBoundingClientRect()"
+    outside = f"(one) => {bounds}.right > {width} || {bounds}.bottom > {height}"
+    with ApiServer(tmp_path, tcp=True) as api:
+        with api.change_supervisor():
+            api.supervisor = ExampleNode(count=8)
+        with opened(chrome, address(api), width, height) as page:
+            page.wait_until("document.querySelectorAll('.card').length === 8")
+            for number in range(60):
+                api.publish("gpu.unknown", index=0, at=1.0, reason=f"no answer {number}")
+            timeline(page, 60)
+            parts = "[...document.querySelectorAll('.card, .timeline, .key')]"
+            assert page.evaluate(f"{parts}.filter({outside}).map((one) => one.id)") == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            # Each curve is drawn, has the width of its card and the scale beside it.
+            page.wait_until("document.querySelectorAll('.card .plot canvas').length === 24")
+            low = "(one) => one.clientWidth < 200 || one.clientHeight < 28"
+            plots = "[...document.querySelectorAll('.card .plot')]"
+            assert page.evaluate(f"{plots}.filter({low}).length") == 0
 
 
 def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> None:

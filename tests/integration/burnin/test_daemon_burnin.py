@@ -294,7 +294,7 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
         ((*resume, "--gpus", "0"), "omit --gpus"),
     ):
         refused = daemon.run_unchecked(*words)
-        assert refused.code in {ExitCode.USAGE, ExitCode.VERDICT_USAGE}
+        assert refused.code == ExitCode.USAGE
         assert why in refused.err
     assert len(burnin.report()["run"]["resumed"]) == 1
 
@@ -302,11 +302,11 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("--memory", "50%"), ExitCode.VERDICT_USAGE, "--memory: a daemon runs"),
+        (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
         (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
         (
             ("--simulate", "3"),
-            ExitCode.VERDICT_USAGE,
+            ExitCode.USAGE,
             "--simulate: a daemon runs, and has 2 simulated",
         ),
     ],

@@ -166,13 +166,12 @@ def test_a_file_of_thresholds_is_applied_and_reported(
         (["--what"], "has no option --what"),
         (["extra"], "unexpected extra argument"),
         (["--json", "--nagios"], "exclude each other"),
-        (["--gpus", "7"], "no GPU matches '7'"),
         (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml: No such file"),
         (["--thresholds", "/dev/null"], "/dev/null: it is not a regular file; allowed is"),
         (["--thresholds", "bad.toml"], 'common_thresholds."ecc.what" is not a threshold'),
     ],
 )  # fmt: skip
-def test_wrong_usage_has_a_code_of_its_own(
+def test_wrong_usage_has_the_code_of_every_command_and_is_unknown_to_plugins(
     check: Check,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,13 +184,23 @@ def test_wrong_usage_has_a_code_of_its_own(
     )
     code, out, err = check(*arguments)
     nagios = "--nagios" in arguments
-    assert code == (3 if nagios else 64)
+    assert code == (3 if nagios else 2)
     assert out.startswith("GPU UNKNOWN - ") if nagios else not out
     assert words in (out if "--json" in arguments else err)
     if "--json" not in arguments:
         assert "Try: sentinel check --help" in err
         assert check(*arguments, "--npd")[0] == 2
         assert check(*arguments, "--nagios")[0] == 3
+
+
+def test_a_gpu_that_does_not_exist_is_no_fault(check: Check) -> None:
+    code, out, err = check("--gpus", "7")
+    assert (code, out) == (4, "")
+    assert "no GPU matches '7'" in err
+    code, out, _ = check("--gpus", "7", "--nagios")
+    assert code == 3
+    assert out.startswith("GPU UNKNOWN - no GPU matches '7'")
+    assert check("--gpus", "7", "--npd")[0] == 2
 
 
 def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(
@@ -239,7 +248,7 @@ def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) ->
     code, out, _ = check("--expect-gpus", "3", "--npd")
     assert (code, out) == (1, "node: node.gpus = 1\n")
     code, _, err = check("--expect-gpus", "0")
-    assert code == 64
+    assert code == 2
     assert "--expect-gpus" in err
 
 

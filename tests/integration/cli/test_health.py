@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from sentinel.cli.daemon.health import command
 from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
-from sentinel.host.verified_store import StoredWork, read, save
+from sentinel.host.verified_store import StoredWork, confirmed_faulty, read, save
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_report import write_report
 from tests.harness.command_line import CommandOutput
@@ -206,6 +206,23 @@ def test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why(runs: 
     assert "no wrong results count against GPU-a" in again.out
 
 
+def test_the_outcome_is_shown_and_a_confirmed_fault_needs_no_wrong_result(runs: Path) -> None:
+    store(runs, GPU_a=3, GPU_b=0)
+    done = invoke("--acknowledge", "0", "--reason", "RMA 4711", "--outcome", "not-found")
+    assert (done.code, "3 wrong results of GPU-a" in done.out) == (0, True)
+    later = ("--acknowledge", "0-1", "--reason", "RMA 4712", "--outcome")
+    assert invoke(*later, "replaced").code == 1, "nothing counts against them"
+    done = invoke(*later, "confirmed")
+    assert (done.code, "0 wrong results of GPU-b" in done.out) == (0, True)
+    shown = invoke().out
+    assert re.search(r"GPU 0: 3 wrong results acknowledged .*, not-found: RMA 4711", shown)
+    assert re.search(r"GPU 1: 0 wrong results acknowledged .*, confirmed: RMA 4712", shown)
+    (first, _) = json.loads(invoke("--json").out)["gpus"]
+    outcomes = [one["outcome"] for one in first["verified"]["acknowledged"]]
+    assert outcomes == ["not-found", "confirmed"]
+    assert confirmed_faulty(runs.parent) == {"known": 2, "found_first": 1}
+
+
 def test_beyond_a_hundred_gpus_each_can_be_named(runs: Path) -> None:
     store(runs, **{f"GPU_{number:04}": 1 for number in range(130)})
     assert invoke("--acknowledge", "129", "--reason", "replaced").code == 0
@@ -219,6 +236,8 @@ def test_beyond_a_hundred_gpus_each_can_be_named(runs: Path) -> None:
         (["--acknowledge", "0"], 2, "need each other"),
         (["--reason", "why"], 2, "need each other"),
         (["--acknowledge", "0", "--reason", "why", "--npd"], 2, "exclude --npd"),
+        (["--outcome", "confirmed"], 2, "--outcome needs both"),
+        (["--acknowledge", "0", "--reason", "why", "--outcome", "lost"], 2, "not one of confirmed"),
         (["--acknowledge", "0", "--reason", " " * 201], 2, "1 to 200 characters"),
         (["--acknowledge", "0", "--reason", ""], 2, "1 to 200 characters"),
         (["--acknowledge", "0", "--reason", "two\nlines"], 2, "1 to 200 characters"),

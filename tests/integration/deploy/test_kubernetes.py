@@ -188,11 +188,7 @@ def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) ->
     mounts = [one for one in container["volumeMounts"] if one["name"] != "script"]
     assert mounts == daemon_set["containers"][0]["volumeMounts"]
     (rule, _) = job["spec"]["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [
-        int(ExitCode.FAIL),
-        int(ExitCode.USAGE),
-        int(ExitCode.VERDICT_USAGE),
-    ]
+    assert rule["onExitCodes"]["values"] == [int(ExitCode.FAIL), int(ExitCode.USAGE)]
     assert rule["onExitCodes"]["containerName"] == container["name"]
 
 

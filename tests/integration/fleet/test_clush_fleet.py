@@ -91,6 +91,6 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
     ],
 )
 def test_wrong_usage_starts_nothing(fleet: Fleet, flags: tuple[str, ...], message: str) -> None:
-    output = fleet.burnin(*flags).ends_with(ExitCode.VERDICT_USAGE)
+    output = fleet.burnin(*flags).ends_with(ExitCode.USAGE)
     assert message in output
     assert not fleet.path.exists()

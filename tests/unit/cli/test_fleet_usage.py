@@ -56,7 +56,7 @@ def test_a_file_of_thresholds_is_refused_before_anything_is_submitted(
     file = tmp_path / "limits.toml"
     file.write_text(f'spec = "dcgm-error-thresholds-v1"\n[common_thresholds.{text}]\nvalue = 1\n')
     words = ["fleet", "burnin", "--report", str(tmp_path / "new"), "--thresholds", str(file)]
-    assert run_command_line(words) == ExitCode.VERDICT_USAGE
+    assert run_command_line(words) == ExitCode.USAGE
     error = capsys.readouterr().err
     assert f"{file}: common_thresholds." in error
     assert message in error
@@ -94,7 +94,7 @@ def test_a_wrong_value_is_wrong_usage_and_starts_nothing(
     if flag == "--nodelist":  # it excludes --nodes
         words = words[2:]
     code = run_command_line(["fleet", command, *words, flag, value])
-    assert code == ExitCode.VERDICT_USAGE, capsys.readouterr()
+    assert code == ExitCode.USAGE, capsys.readouterr()
     assert flag in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     assert folder.read() == run

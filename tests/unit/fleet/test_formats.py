@@ -111,6 +111,16 @@ def test_the_text_has_what_is_wrong_first_and_the_rest_in_counts(fleet: FleetVer
     assert "group 1: 80 GPUs of 10 nodes: NVIDIA H200, driver 580.65.06, 700 W" in lines
 
 
+def test_confirmed_faulty_cards_are_counted_over_all_nodes(fleets: Fleets) -> None:
+    """Also with nodes whose reports are of before version 1.5."""
+    found = fleets.judged(nodes=3, confirmed={0: (2, 1), 1: (1, 1)})
+    counts = {"known": 3, "found_first": 2}
+    assert json.loads(FORMATS["json"](found))["confirmed_faulty"] == counts
+    for name in ("text", "html"):
+        text = FORMATS[name](found)
+        assert "confirmed faulty cards first found by Sentinel: 2 of 3" in text
+
+
 def test_the_text_of_a_large_fleet_stays_short(fleets: Fleets) -> None:
     many = fleets.judged(
         template={**fleets.template, "gpus": fleets.template["gpus"][:1]},

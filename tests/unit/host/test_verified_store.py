@@ -12,7 +12,7 @@ import pytest
 from sentinel.errors import NoSuchGpuError
 from sentinel.host import verified_store
 from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, known_gpus, save, select_known
-from sentinel.protocol.api_types import GpuStatus
+from sentinel.protocol.api_types import GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.example_run import RUNS, report_of
@@ -105,6 +105,30 @@ def test_acknowledged_results_stay_counted_and_later_ones_count_again(tmp_path: 
         (4, 0, "and the card, too"),
     ]
     assert wrong(path) == 0
+
+
+def test_confirmed_faults_are_counted_also_those_that_were_not_found(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    assert verified_store.confirmed_faulty(tmp_path) == {"known": 0, "found_first": 0}
+    gpus = {"A": faulty(2), "B": faulty(0), "C": faulty(1), "D": faulty(1), "E": faulty(0)}
+    verified_store.save(path, gpus, {})
+    confirmed, other = RepairOutcome.CONFIRMED, RepairOutcome.NOT_FOUND
+    done = [
+        verified_store.acknowledge(path, [uuid], "root", "why", outcome)
+        # The vendor's word on A comes later, B shows nothing here, that on C is withdrawn.
+        for uuid, outcome in [
+            *(("A", None), ("A", confirmed), ("B", confirmed), ("C", confirmed)),
+            *(("D", RepairOutcome.REPLACED), ("E", other), ("E", None)),
+        ]
+    ]
+    assert [bool(one) for one in done] == [True, True, True, True, True, False, False]
+    assert verified_store.confirmed_faulty(tmp_path) == {"known": 3, "found_first": 2}
+    find = {"C": faulty(2)}
+    verified_store.save(path, find, {"C": faulty(1)})
+    verified_store.acknowledge(path, ["C"], "root", "their second test passed", other)
+    assert verified_store.confirmed_faulty(tmp_path) == {"known": 2, "found_first": 1}
+    (first, later) = verified_store.read(path)["A"].acknowledged
+    assert (first.outcome, later.outcome, later.errors) == (None, confirmed, 0)
 
 
 def test_nothing_is_acknowledged_that_is_not_on_disk(

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import socket
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
@@ -44,6 +44,10 @@ EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
 # NVML's numbers are finite and its names short; any such value must work.
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(str, st.text(max_size=40))
+# Every sender has dictionaries; hypothesis would also draw a ChainMap.
+st.register_type_strategy(
+    Mapping, lambda kind: st.dictionaries(*map(st.from_type, typing.get_args(kind)))
+)
 
 PROGRESS = Progress(seconds=1.0, iterations=3, flops=1e12, bytes=0.0, checks=2, errors=0)
 
