@@ -28,6 +28,8 @@ XID, WATCHED = "xid", "xids_watched"
 CHECKSUM = "checksum"
 #: What was measured of a link.
 LINK = "link"
+#: What was checked of a unit of the GPU.
+UNIT = "unit"
 #: How many faults that a stressor has injected were found.
 SELFTEST = "selftest"
 #: The last sample of a run.
@@ -123,6 +125,8 @@ class PhaseRecord:
     reports: list[Sample] = field(default_factory=list)
     #: What was measured of links.
     links: list[Sample] = field(default_factory=list)
+    #: What was checked of units of the GPU.
+    units: list[Sample] = field(default_factory=list)
     #: When its first stressor was ready; work before that is of the former phase.
     ready: float = float("inf")
 
@@ -174,6 +178,22 @@ class PhaseRecord:
                 which = part if peer is None else f"{part}_{peer}"
                 found.setdefault(f"{which}_bytes_per_s", []).append(float(rate))
         return found
+
+    def exercised(self) -> list[dict[str, Any]]:
+        """Sum what was checked of each unit: its name, checks, wrong, and why it was not.
+
+        A unit that no stressor has come to is missing. One with a reason in ``not_exercised``
+        cannot be exercised on this GPU, and has no checks.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for sample in self.units:
+            name = sample.values["unit"]
+            new = {"unit": name, "checks": 0, "wrong": 0, "not_exercised": None}
+            unit = found.setdefault(name, new)
+            unit["checks"] += sample.values["checks"]
+            unit["wrong"] += sample.values["wrong"]
+            unit["not_exercised"] = sample.values["not_exercised"]
+        return list(found.values())
 
     def rates(self, unit: str) -> list[float]:
         """Compute the rate of each report in the stretches that count: ``flops`` or ``bytes``."""
@@ -486,12 +506,13 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         return
     for number, phase in enumerate(record.phases):
         if phase.has(at):
-            entry = Sample(at=at, values=sample)
-            if sample["event"] == TELEMETRY:
-                phase.telemetry.append(entry)
-            elif sample["event"] == WORK:
-                owner = record.phases[number - 1] if number and at < phase.ready else phase
-                owner.reports.append(entry)
-            elif sample["event"] == LINK:
-                phase.links.append(entry)
+            worked = record.phases[number - 1] if number and at < phase.ready else phase
+            lists = {
+                TELEMETRY: phase.telemetry,
+                WORK: worked.reports,
+                LINK: phase.links,
+                UNIT: worked.units,
+            }
+            if sample["event"] in lists:
+                lists[sample["event"]].append(Sample(at=at, values=sample))
             return

@@ -259,6 +259,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "flops": work.get("flops", 0.0),
         "memory_share": work.get("share"),
         "retained_share": work.get("retained"),
+        "units": phase.exercised(),
         "memory_heat": _memory_heat(phase),
         "power_swing": power_swing(phase),
         "interruptions": work.get("interruptions", 0),

@@ -16,6 +16,7 @@ from sentinel.burnin.record import (
     LOST,
     SELFTEST,
     TELEMETRY,
+    UNIT,
     WATCHED,
     WORK,
     XID,
@@ -38,6 +39,7 @@ MEASURED = {
     "SelftestDone": "selftest_done",
     "SelftestResult": SELFTEST,
     "StressorExit": END,
+    "UnitExercised": UNIT,
     "XidsWatched": WATCHED,
 }
 

@@ -93,7 +93,7 @@ class Config(ServiceSettings):
         key="memory.keep_free",
     )
     workload: str = gpu_setting(
-        "What to run: gemm, elementwise, mixed, memtest, pulse, hold, an installed workload,"
+        "What to run: gemm, elementwise, mixed, memtest, units, pulse, hold, an installed workload,"
         " or module:attribute.",
         _WORKLOAD,
         "gemm",

@@ -128,6 +128,12 @@ GRAIN = 64
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 #: The phases of ``mixed``, and the plan of all that the GPU supports.
 PHASES = (*DTYPES, "memory")
+#: The units of ``units``.
+UNITS = (
+    *("exp", "log", "sin", "rsqrt", "divide", "intmul", "intdiv"),
+    *("atomics", "histogram", "sort", "scan", "sum", "softmax", "attention", "small"),
+    *("e5m2", "fp4", "gather"),
+)
 #: The patterns of ``memtest``.
 PATTERNS = (
     *("zeros", "ones", "aa", "55"),
@@ -178,6 +184,19 @@ def check_plan(plan: str) -> None:
             raise ConfigError(what, f"Write some of {known} with a plus between them, or {ALL}.")
 
 
+def check_units(plan: str) -> None:
+    """Check the names of the units of ``units``, if they are not all.
+
+    Raises:
+        ConfigError: A unit is unknown.
+    """
+    for name in split_names(plan) if plan != ALL else ():
+        if name not in UNITS:
+            known = ", ".join(UNITS)
+            what = f"units: there is no {name!r} in plan={plan!r}"
+            raise ConfigError(what, f"Write some of {known} with a plus between them, or {ALL}.")
+
+
 def check_patterns(patterns: str) -> None:
     """Check the names of the patterns of ``memtest``, if they are not all.
 
@@ -198,6 +217,7 @@ Seeds = Annotated[int, _within("seeds", 1, 1000)]
 #: Which results are checked: all, one in 16, or none.
 Verify = Literal["full", "sample", "off"]
 Plan = Annotated[str, check_plan]
+UnitPlan = Annotated[str, check_units]
 PhaseSeconds = Annotated[float, _within("seconds", 0.1, 3600)]
 Patterns = Annotated[str, check_patterns]
 #: How many seconds a stripe is left untouched; 0 leaves none.
@@ -240,5 +260,9 @@ BUILT_IN: Mapping[str, Mapping[str, Option]] = {
         "burst": Option(Burst, 0.0),
         "size": Option(Size, 0),
         "sync": Option(Sync, "off"),
+    },
+    "units": {
+        "plan": Option(UnitPlan, ALL),
+        "seconds": Option(PhaseSeconds, 2.0),
     },
 }

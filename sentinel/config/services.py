@@ -158,7 +158,7 @@ class ServiceSettings:
     access_workloads: tuple[str, ...] = start_setting(
         "The registered workloads that a client may set without being the daemon's user or root.",
         _LIST,
-        "gemm,elementwise,mixed,memtest,pulse,hold",
+        "gemm,elementwise,mixed,memtest,units,pulse,hold",
         key="access.workloads",
     )
 

@@ -162,6 +162,19 @@ class LinkMeasured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitExercised:
+    """What the workload ``units`` has checked of a unit of the GPU since it last said so."""
+
+    #: Its name, such as ``exp`` or ``atomics``.
+    unit: str
+    #: How many results were checked, and how many were wrong.
+    checks: int = 0
+    wrong: int = 0
+    #: Why it cannot be exercised on this GPU; None if it can.
+    not_exercised: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """The current step of the workload, for people; valid until the next one."""
 
@@ -255,6 +268,10 @@ class MemoryContention:
     killed_at: float | None = None
 
 
+#: What a built-in workload has completed.
+Completed = (
+    MemoryCovered | ReferenceChecksum | LinkMeasured | UnitExercised | SelftestResult | SelftestDone
+)
 ChildMessage = (
     Prepared
     | CreatingContext
@@ -262,13 +279,9 @@ ChildMessage = (
     | MemoryContention
     | Ready
     | Progress
-    | MemoryCovered
-    | ReferenceChecksum
-    | LinkMeasured
+    | Completed
     | Note
     | Finding
-    | SelftestResult
-    | SelftestDone
     | Failed
 )
 STRESSOR_MESSAGES: tuple[type[ChildMessage], ...] = typing.get_args(ChildMessage)

@@ -161,7 +161,6 @@ class Checksum:
         self._weighted = words(weighted)
         self._piece = self._weights.numel()
         device = weights.device
-        torch.arange(1, 2 * self._piece, 2, dtype=torch.int64, device=device, out=self._weights)
         pieces = -(-longest // (4 * self._piece))
         self._sums = torch.zeros((pieces, 3), dtype=torch.int64, device=device)
         self._host_sums = host_copy_of(self._sums)
@@ -171,6 +170,8 @@ class Checksum:
         """Queue the sums of ``matrix``, contiguous and a multiple of four bytes long."""
         pieces = torch.split(matrix.view(-1).view(torch.int32), self._piece)
         self._count = len(pieces)
+        # Each time, since other work may use the same memory in between.
+        torch.arange(1, 2 * self._piece, 2, out=self._weights)
         for number, piece in enumerate(pieces):
             # All in 64 bits: a 32-bit sum loads 17 MiB more of kernels into host memory.
             weighted = self._weighted[: piece.numel()]

@@ -25,15 +25,11 @@ from torch import Tensor
 from sentinel.host.golden_store import Goldens
 from sentinel.host.process_setup import trim_heap
 from sentinel.protocol.stressor import (
+    Completed,
     Finding,
-    LinkMeasured,
-    MemoryCovered,
     Note,
     Progress,
     Ready,
-    ReferenceChecksum,
-    SelftestDone,
-    SelftestResult,
     StressorGroup,
 )
 from sentinel.stressor.device import (
@@ -334,10 +330,7 @@ class WorkloadContext:
         self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
-    def send(
-        self,
-        message: SelftestResult | SelftestDone | MemoryCovered | ReferenceChecksum | LinkMeasured,
-    ) -> None:
+    def send(self, message: Completed) -> None:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
 

@@ -210,7 +210,13 @@ class Dtype:
     #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
     transposed: bool = False
     scale: int = 1
+    #: Each element of the result depends on those of the inputs in its place, or in its row.
     elementwise: bool = False
+    #: The dtype of the right input, if it is another.
+    right: torch.dtype | None = None
+    #: The most results that are kept at a time, or None for all that fit. A result is checked once
+    #: it is about to be overwritten.
+    slots: int | None = None
     #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
     #: smallest matrices.
     emulated: bool = False
@@ -283,12 +289,15 @@ class Product:
         self.shape = shape
         left, right = _sides(dtype, shape)
         self.left = _cut(layout.left, dtype.inputs, left)
-        self.stored_right = _cut(layout.right, dtype.inputs, right)
+        self.stored_right = _cut(layout.right, dtype.right or dtype.inputs, right)
         self.right = self.stored_right.t() if dtype.transposed else self.stored_right
         result = (shape.rows, shape.columns)
         self.reference = _cut(layout.reference, dtype.result, result)
         nbytes = self.reference.nbytes
-        self.slots = [_cut(piece, dtype.result, result) for piece in layout.slots(nbytes)]
+        pieces = layout.slots(nbytes)[: dtype.slots]
+        self.slots = [_cut(piece, dtype.result, result) for piece in pieces]
+        #: Memory that has no content between two products.
+        self.scratch = layout.weighted
         device = self.left.device
         self.scale = torch.full((), 1 / dtype.scale, dtype=torch.float32, device=device)
         volume = float(shape.rows) * shape.columns * shape.depth
@@ -298,9 +307,8 @@ class Product:
     @staticmethod
     def needs(dtype: Dtype, shape: Shape) -> Needs:
         """Return the memory that a product requires of a layout."""
-        left, right = (
-            rows * columns * dtype.inputs.itemsize for rows, columns in _sides(dtype, shape)
-        )
+        sides = zip(_sides(dtype, shape), (dtype.inputs, dtype.right or dtype.inputs), strict=True)
+        left, right = (rows * columns * kind.itemsize for (rows, columns), kind in sides)
         result = shape.rows * shape.columns * dtype.result.itemsize
         return Needs(left=left, right=right, result=result)
 
@@ -337,7 +345,8 @@ class Product:
     def block(self, number: int, seed: int) -> Tensor:
         """Return, on the host, the block of values that an input repeats."""
         count = min(_BLOCK_LENGTH, self.inputs[number].numel())
-        return random_block(self.dtype, 2 * seed + number - 1, count)
+        kind = self.inputs[number].dtype
+        return random_block(self.dtype, 2 * seed + number - 1, count, kind)
 
     def draw_ahead(self, seeds: int) -> None:
         """Draw the blocks of the first seeds into the cache, before they are needed."""
@@ -355,12 +364,15 @@ class Product:
         )
 
 
-def random_block(dtype: Dtype, seed: int, count: int) -> Tensor:
-    """Draw ``count`` nearly normal values of mean 0 and the standard deviation of ``dtype``."""
+def random_block(dtype: Dtype, seed: int, count: int, kind: torch.dtype | None = None) -> Tensor:
+    """Draw ``count`` nearly normal values of mean 0 and the standard deviation of ``dtype``.
+
+    They are of the dtype ``kind``, by default that of the left input.
+    """
     values = _normal(seed, count) * dtype.scale
     if dtype.inputs is torch.int8:
         values.round_().clamp_(-127, 127)
-    return values.to(dtype.inputs)
+    return values.to(kind or dtype.inputs)
 
 
 @lru_cache(maxsize=_MAX_CACHED_BLOCKS)

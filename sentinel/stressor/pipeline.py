@@ -106,6 +106,8 @@ class ResultPipeline:
 
     Attributes:
         between: Called between two quanta if set; tests flip bits there.
+        checks: The number of results checked so far.
+        errors: The number of wrong results, inputs and references so far.
         per_quantum: The number of results that one call of :meth:`step` computes.
         seconds: The duration of one result and its check.
 
@@ -131,7 +133,7 @@ class ResultPipeline:
         self.product = product
         self.slots = product.slots
         self.between: Callable[[], None] | None = None
-        self.seed = 0
+        self.seed = self.checks = self.errors = 0
         self.inspector = Inspector(ctx, product, layout, slices)
         self.examiner = Examiner(product, self.inspector, reporter)
         self._ctx = ctx
@@ -243,14 +245,14 @@ class ResultPipeline:
         self.product.fill(seed)
         wrong = self.examiner.check_inputs()
         if wrong:
-            self._ctx.report(iterations=0, checks=wrong, errors=wrong)
+            self._count_errors(wrong, checks=wrong)
         for _ in range(_TRIES):
             self.product.multiply(self.product.reference)
             self.product.multiply(self.slots[0])
             if not self.inspector.differs(self.slots[0]):
                 break
             self.examiner.examine_result(self.slots[0], "the reference, computed a second time")
-            self._ctx.report(iterations=0, checks=1, errors=1)
+            self._count_errors(1, checks=1)
         else:
             message = "the same matrix product, computed twice, differs; this GPU computes wrongly"
             raise RuntimeError(message)
@@ -281,7 +283,13 @@ class ResultPipeline:
             return
         self._deviating.add(key)
         self.examiner.report_golden(checksum, known)
-        self._ctx.report(iterations=0, checks=1, errors=1)
+        self._count_errors(1, checks=1)
+
+    def _count_errors(self, errors: int, checks: int = 0) -> None:
+        """Report wrong results that the host has found."""
+        self.checks += checks
+        self.errors += errors
+        self._ctx.report(iterations=0, checks=checks, errors=errors)
 
     def finish_seed(self) -> bool:
         """Check all unchecked results, the inputs and the reference.
@@ -390,6 +398,7 @@ class ResultPipeline:
 
     def _queue_snapshot(self, checked: list[int]) -> None:
         """Queue a copy of all marks to the host, for the slots in ``checked``."""
+        self.checks += len(checked)
         snapshot = self._free_snapshots.popleft()
         snapshot.copy_(self._marks, non_blocking=True)
         self._pending.append((snapshot, checked))
@@ -417,7 +426,7 @@ class ResultPipeline:
             outcome = self.examiner.examine(wrong, spare)
         self.inspector.wait()
         if outcome.errors:
-            self._ctx.report(iterations=0, errors=outcome.errors)
+            self._count_errors(outcome.errors)
         if outcome.void:
             self._restart()
         elif outcome.repaired:

@@ -1,5 +1,7 @@
 """Prove on a device that the checks find every injected fault, and nothing else.
 
+It does so for every number format and every unit that the device can do.
+
 It runs as a workload, but it is not registered: ``sentinel workloads selftest`` receives
 its results.
 """
@@ -12,11 +14,16 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from sentinel.config.options import ALL
+from sentinel.config.options import ALL, UNITS, split_names
+from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.diagnosis import FindingReporter
+from sentinel.stressor.execution_units import usable_units
 from sentinel.stressor.injection import Fault, FaultKind, draw_fault, draw_kinds
+from sentinel.stressor.matmul import Dtype
 from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.pointer_chase import GATHER, PointerChase
 from sentinel.stressor.sizing import build, choose_dtypes
 
 #: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
@@ -41,26 +48,70 @@ def selftest(
         ctx: The workload's context.
         flips: Faults to inject, one after another, in each kind of matrix of each dtype.
         rounds: Results of each dtype to compute and check without a fault.
-        dtypes: Dtypes with plus signs between them, or all that the GPU supports.
+        dtypes: Dtypes and units with plus signs between them, or all that the GPU supports.
         size: Rows of the matrices; 0 chooses.
 
     Raises:
-        ConfigError: A dtype is unknown, or the GPU does not support it.
+        ConfigError: A dtype or a unit is unknown, or the GPU does not support it.
     """
     size = size or (_SIZE if ctx.device.type == "cuda" else _SIMULATED_SIZE)
-    kinds = list(dict.fromkeys(choose_dtypes(dtypes, ctx.device, "selftest")))
+    kinds, chased = _chosen(ctx, dtypes)
     pipelines = build(ctx, kinds, workload="selftest", size=size)
     for pipeline in pipelines:
         pipeline.prepare(seed=1)
+    chase = PointerChase(ctx, FindingReporter(ctx, "selftest")) if chased else None
+    if chase is not None:
+        chase.prove()
     while not ctx.ready:
         if not ctx.pace():
             return
     for pipeline in pipelines:
         if not _prove(ctx, pipeline, flips, rounds):
             return
+    if chase is not None and not _prove_chase(ctx, chase, flips, rounds):
+        return
     ctx.send(SelftestDone())
     while ctx.pace(_REST_S):  # a workload that returns has failed
         pass
+
+
+def _chosen(ctx: WorkloadContext, text: str) -> tuple[list[Dtype], bool]:
+    """Return the dtypes and units of ``text``, and whether the gather is one of them."""
+    if text == ALL:
+        return [*choose_dtypes(ALL, ctx.device, "selftest"), *usable_units(ctx, UNITS)[0]], True
+    names = list(dict.fromkeys(split_names(text)))
+    units, reasons = usable_units(ctx, names)
+    for name, reason in reasons.items():
+        raise ConfigError(f"selftest: {name}: {reason}")
+    dtypes = [name for name in names if name not in UNITS]
+    kinds = choose_dtypes("+".join(dtypes), ctx.device, "selftest") if dtypes else []
+    return [*kinds, *units], GATHER in names
+
+
+def _prove_chase(ctx: WorkloadContext, chase: PointerChase, flips: int, rounds: int) -> bool:
+    """Run all trials of the gather; return False if the workload is to return."""
+    draw = random.Random(f"{_SEED} {GATHER}")  # noqa: S311 - places, not secrets
+    tried, found = Counter[str](), Counter[str]()
+    for number in range(flips):
+        kind = (FaultKind.SINGLE, FaultKind.MULTIPLE)[number % 2]
+        tried[kind] += 1
+        found[kind] += chase.finds_exactly(kind, draw)
+        if not ctx.drain():
+            return False
+    ctx.send(
+        SelftestResult(
+            dtype=GATHER,
+            place="memory",
+            tried=flips,
+            found=found.total(),
+            tried_by_kind=tried,
+            found_by_kind=found,
+        )
+    )
+    passes = min(rounds, flips)  # each reads all of the memory
+    wrong = sum(not chase.finds_exactly(None, draw) for _ in range(passes) if ctx.drain())
+    ctx.send(SelftestResult(dtype=GATHER, place="clean", tried=passes, found=wrong))
+    return ctx.drain()
 
 
 def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:

@@ -22,11 +22,19 @@ from sentinel.config.options import (
     Seeds,
     Size,
     Sync,
+    UnitPlan,
     Verify,
+    split_names,
 )
+from sentinel.config.options import UNITS as UNIT_NAMES
+from sentinel.errors import ConfigError
+from sentinel.protocol.stressor import UnitExercised
 from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.diagnosis import FindingReporter
+from sentinel.stressor.execution_units import usable_units
 from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.pointer_chase import GATHER, PointerChase
 from sentinel.stressor.sizing import AUTO, build, choose_dtype, choose_dtypes, size_for
 
 
@@ -152,6 +160,61 @@ def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
             return pipeline.finish_seed()
     pipeline.settle()
     return False
+
+
+#: The seeds of the inputs of ``units``.
+_UNIT_SEEDS = 4
+
+#: What the kernels of so many operations may take of a GPU beyond those of products; not measured.
+_UNIT_BYTES = 128 * 2**20
+
+
+def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.0) -> None:
+    """Exercise one unit of the GPU after another, and check each result bit for bit.
+
+    Args:
+        ctx: The workload's context.
+        plan: Names of units with a plus between them, or ``all`` that the GPU has.
+        seconds: The duration of each unit.
+
+    Raises:
+        ConfigError: The GPU has none of these units.
+    """
+    ctx.allow_growth(_UNIT_BYTES)
+    names = UNIT_NAMES if plan == ALL else tuple(dict.fromkeys(split_names(plan)))
+    kinds, reasons = usable_units(ctx, names)
+    if len(reasons) == len(names):
+        raise ConfigError(f"units: nothing can be exercised: {'; '.join(reasons.values())}")
+    pipelines = build(ctx, kinds, workload="units")
+    for pipeline in pipelines:
+        pipeline.product.draw_ahead(_UNIT_SEEDS)
+        pipeline.prepare(seed=1)
+    chases = [PointerChase(ctx, FindingReporter(ctx, "units"))] if GATHER in names else []
+    for chase in chases:
+        chase.prove()
+    exercised: list[ResultPipeline | PointerChase] = [*pipelines, *chases]
+    for seed in cycle(range(1, _UNIT_SEEDS + 1)):
+        for unit in exercised:
+            if not _exercise(ctx, unit, seed, seconds):
+                return
+            while reasons:  # what is sent before Ready is of the phase before
+                name, reason = reasons.popitem()
+                ctx.send(UnitExercised(unit=name, not_exercised=reason))
+
+
+def _exercise(
+    ctx: WorkloadContext, unit: ResultPipeline | PointerChase, seed: int, seconds: float
+) -> bool:
+    """Exercise one unit, and send what was checked; return False if the workload is to return."""
+    checks, errors = unit.checks, unit.errors
+    name = GATHER if isinstance(unit, PointerChase) else unit.product.dtype.name
+    ctx.note(f"unit {name}")
+    if isinstance(unit, PointerChase):
+        going = unit.run(seed, seconds)
+    else:
+        going = _run_phase(unit, seed, seconds)
+    ctx.send(UnitExercised(unit=name, checks=unit.checks - checks, wrong=unit.errors - errors))
+    return going
 
 
 #: How many products a short load has or more: with half a product, it ends at the right time.

@@ -158,7 +158,7 @@ def test_a_target_above_the_free_memory_takes_all_of_it(real: RealHost) -> None:
             assert newcomer.got_memory()
 
 
-@pytest.mark.parametrize("workload", ["gemm", "elementwise"])
+@pytest.mark.parametrize("workload", ["gemm", "elementwise", "units"])
 def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealHost, workload: str) -> None:
     reserve = ("--memory", "100%", "--keep-free", "20GiB")
     with occupied(real, *reserve, "--workload", workload):

@@ -20,6 +20,7 @@ from sentinel.protocol import codec
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, fill
+from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.matmul import DTYPES, MEMORY
 from sentinel.stressor.pipeline import ResultPipeline
@@ -192,7 +193,7 @@ def pipeline_bench(folder: Path) -> Iterator[Workbench]:
 def unprepared_pipeline(
     bench: Workbench, name: str = "bf16", verify: Verify = "full"
 ) -> ResultPipeline:
-    dtype = DTYPES.get(name, MEMORY)
+    dtype = {**DTYPES, **UNITS}.get(name, MEMORY)
     (pipeline,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
     return pipeline
 

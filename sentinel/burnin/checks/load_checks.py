@@ -203,8 +203,14 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not found and not evidence.checked:
         return untested("no result was checked")
     places = ", ".join(sorted({str(event["place"]) for event in found}))
-    text = f"wrong: {places}; first: {found[0]['detail'] or found[0]['workload']}" if found else ""
-    return by_limits(len(found), limits, text)
+    if not found:
+        return by_limits(0, limits, "")
+    # The format, or the unit of the GPU.
+    first = " ".join(filter(None, (found[0]["workload"], found[0].get("dtype"))))
+    detail = found[0]["detail"]
+    return by_limits(
+        len(found), limits, f"wrong: {places}; first: {first}{detail and f', {detail}'}"
+    )
 
 
 @check(

@@ -49,7 +49,7 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
     if as_json:
         output.print_json(report)
         return
-    text = output.paint_verdicts("\n".join(report_lines(report)))
+    text = output.fit_report("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
     sys.stdout.flush()
 

@@ -289,11 +289,24 @@ _STYLES = {
 _VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
 
 
-def paint_verdicts(text: str) -> str:
-    """Colour the verdicts of a report, if standard output has colours."""
+def fit_report(text: str) -> str:
+    """Prepare a report for standard output: coloured verdicts, and lines that fit a terminal."""
+    if sys.stdout.isatty():
+        text = "\n".join(_wrapped(line, terminal_width()) for line in text.splitlines())
     if not wants_colour(sys.stdout):
         return text
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Wrap an indented line between words; another one may be a command to copy."""
+    if not line.startswith(" ") or cell_width(line) <= width:
+        return line
+    import textwrap  # slow to import
+
+    indent = " " * (len(line) - len(line.lstrip()))
+    wrapper = textwrap.TextWrapper(max(width, 40), indent, f"{indent}  ", break_on_hyphens=False)
+    return wrapper.fill(line.strip())
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.display.output import paint_verdicts, print_json
+from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.units import parse_duration, split_selectors
@@ -386,7 +386,7 @@ def print_report(text: str, output: Path | None, *, painted: bool) -> None:
         ConfigError: The file cannot be written.
     """
     if output is None:
-        print(paint_verdicts(text) if painted else text)
+        print(fit_report(text) if painted else text)
         return
     try:
         output.write_text(f"{text}\n", encoding="utf-8")

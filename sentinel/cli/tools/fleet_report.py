@@ -20,7 +20,7 @@ from sentinel.cli.display.output import (
     LiveTable,
     Table,
     color_option,
-    paint_verdicts,
+    fit_report,
     print_json,
     printable,
 )
@@ -235,7 +235,7 @@ def follow_to_verdict(
     if as_json:
         print_json(fleet_object(found))
     else:
-        print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
+        print(f"\n{fit_report(FORMATS['text'](found))}\n\nreports: {folder.path}")
     if run.drain:
         print_drained(folder, found, stream, again=False)
     sys.stdout.flush()

@@ -263,7 +263,10 @@ _SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
     help="Results without a fault.",
 )
 @click.option(
-    "--dtype", "dtypes", multiple=True, help="Number format; may be repeated.  [default: all]"
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    help="Number format, or unit of the workload units; may be repeated.  [default: all]",
 )
 @wait_option("Maximum wait for a daemon to free the GPU")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -411,4 +414,4 @@ def _line(proof: SelftestResult) -> str:
         rounded = f"; {proof.rounded} more changed no result" if proof.rounded else ""
         what = f"{proof.found} of {proof.tried - proof.rounded} faults found{rounded}"
     level = "ok" if is_well(proof) else "FAILED"
-    return f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}"
+    return f"{level:<7} {proof.dtype:<9} {proof.place:<10} {what}"

@@ -29,6 +29,7 @@ from sentinel.protocol.stressor import (
     ReferenceChecksum,
     SelftestDone,
     SelftestResult,
+    UnitExercised,
 )
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
@@ -39,7 +40,7 @@ _COUNTS = (
 _MAX_COUNT = 1e24
 
 #: The messages of stressors that a record of a burn-in keeps as they are.
-MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult)
+MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult, UnitExercised)
 
 
 def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:

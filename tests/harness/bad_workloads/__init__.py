@@ -461,6 +461,41 @@ def tests_memory_that_loses_a_held_bit(ctx: WorkloadContext) -> None:
     memtest(ctx, patterns="zeros", retention=1.0)
 
 
+def computes_a_unit_wrong(ctx: WorkloadContext, *, unit: str, plan: str) -> None:
+    """Exercise units, one of which computes one wrong bit; of ``gather``, a word loses one."""
+    from sentinel.stressor import workloads
+    from sentinel.stressor.comparison import flip
+    from sentinel.stressor.execution_units import UNITS
+    from sentinel.stressor.pointer_chase import PointerChase
+
+    left = [1]
+
+    def go_wrong(matrix: Any, element: int) -> None:
+        if ctx.ready and left:
+            left.clear()
+            flip(matrix, element, 3)
+
+    if unit in UNITS:
+        right = UNITS[unit].multiply
+
+        def multiply(product: Any, out: Any) -> None:
+            right(product, out)
+            if out is not product.reference:
+                go_wrong(out, 5)
+
+        UNITS[unit] = dataclasses.replace(UNITS[unit], multiply=multiply)
+    else:
+        fill: Any = vars(PointerChase)["_fill"]
+
+        def fill_wrong(chase: Any, block: int) -> None:
+            fill(chase, block)
+            go_wrong(chase.blocks[block], 5)
+
+        vars_of_chase: Any = PointerChase
+        vars_of_chase._fill = fill_wrong
+    vars(workloads)["units"](ctx, plan=plan, seconds=0.3)
+
+
 def discards_its_checks(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Run a selftest whose checks are discarded once they are proved."""
     from sentinel.stressor.pipeline import ResultPipeline

@@ -31,6 +31,7 @@ HELD_AND_PULSES = plan_of(
 FADING = plan_of(
     "fading", ("retention", "bad_workloads:tests_memory_that_loses_a_held_bit", "passes = 1")
 )
+UNITS = "sentinel.stressor.workloads:units:plan=exp+atomics+attention+fp4+gather,seconds=0.3"
 LINKS = "sentinel.stressor.links:links"
 PLAN = plan_of(
     "links",
@@ -100,6 +101,43 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
     (finding,) = gpu["findings"]
     assert (finding["place"], finding["first"][1], finding["bits"][17]) == ("memory", 3, 1)
     assert finding["detail"].startswith("pattern retention (random")
+
+
+def test_units_are_exercised_and_the_report_says_which(simulated: SimulatedHost) -> None:
+    after = ("after", "bad_workloads:checks_results", "seconds = 1")
+    run = BurninRun(simulated, plan_of("units", ("units", UNITS, "seconds = 4"), after), gpus=2)
+    run.run()
+    report = run.report()
+    check_passed(report)
+    for gpu in report["gpus"]:
+        phase, behind = gpu["coverage"]
+        assert phase["complete"]
+        assert behind["units"] == [], "the last work of a phase is not that of the next"
+        units = {one["unit"]: one for one in phase["units"]}
+        assert units.keys() == {"exp", "atomics", "attention", "fp4", "gather"}
+        assert "not by this torch" in units.pop("fp4")["not_exercised"]
+        assert all(one["checks"] and not one["wrong"] for one in units.values())
+        power = gpu["detection_power"]
+        assert set(power["exercised"]["parts"]) == units.keys()
+        reasons = {row["part"]: row["why"] for row in power["not_exercised"]}
+        assert "not by this torch" in reasons["fp4"]
+
+
+@pytest.mark.parametrize("unit", ["atomics", "gather"])
+def test_a_unit_that_computes_wrong_fails_the_gpu_and_is_named(
+    simulated: SimulatedHost, unit: str
+) -> None:
+    faulty = f"bad_workloads:computes_a_unit_wrong:unit={unit},plan=exp+atomics+gather"
+    run = BurninRun(simulated, plan_of("units", ("units", faulty, "seconds = 3")))
+    run.run(code=ExitCode.FAIL)
+    (gpu,) = run.report()["gpus"]
+    assert gpu["verdict"] == "FAIL"
+    failed = {one["id"]: one["evidence"] for one in gpu["checks"] if one["status"] == "fail"}
+    assert failed.keys() == {"results.wrong", "results.finding"}
+    assert f"first: units {unit}" in failed["results.finding"]
+    assert {one["unit"] for one in gpu["coverage"][0]["units"] if one["wrong"]} == {unit}
+    (finding,) = gpu["findings"]
+    assert (finding["dtype"], finding["count"], finding["bits"][3]) == (unit, 1, 1)
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:

@@ -227,6 +227,25 @@ def test_exactly_the_injected_faults_are_found(
 
 
 @pytest.mark.long
+def test_the_faults_of_units_are_found(
+    capsys: pytest.CaptureFixture[str], registry: Registry
+) -> None:
+    chosen = ("--dtype", "sin", "--dtype", "atomics", "--dtype", "gather")
+    code, out, _ = selftest(capsys, "--flips", "3", "--rounds", "10", *chosen, "--json")
+    report = json.loads(out)
+    assert (code, report["well"]) == (0, True)
+    places = ["result", "memory", "input", "reference", "clean"]
+    trials = [(trial["dtype"], trial["place"]) for trial in report["trials"]]
+    computed = [(name, place) for name in ("sin", "atomics") for place in places]
+    before_ready = [(name, "comparison") for name in ("sin", "atomics")]
+    assert trials == [*before_ready, *computed, ("gather", "memory"), ("gather", "clean")]
+    code, _, err = selftest(capsys, "--dtype", "fp4")
+    assert code == 2
+    assert "selftest: fp4: not by this torch on this card" in err
+    assert registry.memory(report["gpu"]).used == 0
+
+
+@pytest.mark.long
 def test_a_check_that_misses_faults_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, registry: Registry
 ) -> None:

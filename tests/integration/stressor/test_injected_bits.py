@@ -2,7 +2,7 @@
 
 The faults are of the kinds of silicon: mostly several bits, often in every 32nd element.
 
-Those in memory are in test_memtest.py.
+Those in memory are in test_memtest.py, those of scattered reads in test_units.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.protocol.stressor import FindingPlace
+from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.injection import draw_fault, draw_kinds
 from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
@@ -30,6 +31,15 @@ def test_every_injected_fault_is_found_with_its_place(
     for batch in range(BATCHES):
         with pipeline_bench(tmp_path / str(batch)) as bench:
             inject(bench, place, dtype, draw)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("unit", [name for name in UNITS if name != "fp4"])  # no CPU has that
+def test_every_injected_fault_in_a_result_of_a_unit_is_found(tmp_path: Path, unit: str) -> None:
+    draw = random.Random(unit)
+    for batch in range(BATCHES):
+        with pipeline_bench(tmp_path / str(batch)) as bench:
+            inject(bench, "result", unit, draw)
 
 
 def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> None:

@@ -80,6 +80,9 @@ def test_a_pipe_is_wide_and_columns_decides(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM")
+REPORT = """go on with: sentinel burnin --resume /a/long/path
+PASS  GPU 0
+      memory  done   10 s of work, 1 of 1 passes"""
 
 
 class Stream(io.StringIO):
@@ -89,6 +92,17 @@ class Stream(io.StringIO):
 
     def isatty(self) -> bool:
         return self._tty
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_a_report_fits_a_terminal_but_for_commands(
+    monkeypatch: pytest.MonkeyPatch, *, tty: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Stream(tty=tty))
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    fitted = REPORT.replace("1 of 1", "1 of\n        1")
+    assert output.fit_report(REPORT) == (fitted if tty else REPORT)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from sentinel.cli.options.setting_options import for_daemon
 from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS
-from sentinel.config.options import BUILT_IN, DTYPES, PATTERNS, PHASES
+from sentinel.config.options import BUILT_IN, DTYPES, PATTERNS, PHASES, UNITS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import (
@@ -26,8 +26,9 @@ from sentinel.config.specs import (
 )
 from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
-from sentinel.stressor import matmul, memory_cells
+from sentinel.stressor import execution_units, matmul, memory_cells
 from sentinel.stressor.loader import _parameters, load_workload
+from sentinel.stressor.pointer_chase import GATHER
 from tests.harness.registered import register_package
 
 
@@ -201,6 +202,7 @@ def test_the_table_has_every_built_in_workload_with_its_options() -> None:
 def test_the_names_are_those_of_the_stressor() -> None:
     assert tuple(matmul.DTYPES) == DTYPES
     assert tuple(matmul.PHASES) == PHASES
+    assert (*execution_units.UNITS, GATHER) == UNITS
     assert tuple(memory_cells.PATTERNS) == PATTERNS
 
 
