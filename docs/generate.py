@@ -69,19 +69,33 @@ def overview() -> str:
     return f"```\n$ sentinel --help\n{sentinel_command.get_help(context)}\n```"
 
 
-def events() -> str:
-    """Return a section for each event, with its fields and an example."""
+def events_of_gpu() -> str:
+    """Return the table of the events about one GPU."""
+    return _events(of_host=False)
+
+
+def events_of_host() -> str:
+    """Return the table of the events about the host."""
+    return _events(of_host=True)
+
+
+def _events(*, of_host: bool) -> str:
     from sentinel.protocol.events import EVENTS
 
-    lines = (DOCS / "events.jsonl").read_text().splitlines()
-    examples = {json.loads(line)["event"]: line for line in lines}
-    sections = []
-    for event in EVENTS.values():
-        rows = [(f"`{field.name}`", field.type, field.text) for field in event.fields]
-        table = [_table(("Field", "Type", "Meaning"), rows)] if rows else []
-        example = f"```json\n{examples[event.name]}\n```"
-        sections += [f"### `{event.name}`", event.description, *table, example]
-    return "\n\n".join(sections)
+    rows = [
+        (
+            # The anchor that a heading with this name would have.
+            f'<a id="{one.name.replace(".", "")}"></a>`{one.name}`',
+            one.description,
+            "<br>".join(
+                f"`{field.name}` ({field.type})" + (field.text and f": {field.text}")
+                for field in one.fields
+            ),
+        )
+        for one in EVENTS.values()
+        if one.host == of_host
+    ]
+    return _table(("Event", "When", "Fields"), rows)
 
 
 def rules() -> str:
@@ -251,7 +265,8 @@ def torch_builds() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "overview": overview,
     "options": options,
-    "events": events,
+    "events of a GPU": events_of_gpu,
+    "events of the host": events_of_host,
     "rules": rules,
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,

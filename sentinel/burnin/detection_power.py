@@ -149,7 +149,7 @@ def _exercised(record: GpuRecord, coverage: Sequence[Report]) -> tuple[set[str],
             part = str(sample.values["part"])
             names.add("gpu-links" if part.startswith(("peer", "all_reduce")) else "host-link")
     for phase in coverage:
-        for unit in phase.get("units", ()):
+        for unit in phase["units"]:
             if unit["checks"]:
                 names.add(unit["unit"])
             elif unit["not_exercised"]:
@@ -222,10 +222,7 @@ def statements(gpu: Report) -> Iterator[tuple[str, str]]:
     yield "Comparison", _describe_comparison(power["comparison"])
     if power["rounding"]:
         shares = [f"{row['format']} {_percent(row)}" for row in power["rounding"]]
-        yield (
-            "Rounding",
-            f"of faults that occur once in a partial sum, visible: {', '.join(shares)}",
-        )
+        yield "Rounding", f"faults that occur once in a partial sum and show: {', '.join(shares)}"
     done, parts = power["exercised"], []
     if done["memory_share"]:
         parts.append(f"{done['memory_share']:.0%} of the memory")

@@ -7,7 +7,8 @@ A sentence is a template:
 - ``[a|b]`` inserts the first alternative with all of its fields set; 0 and false count as not set.
 - ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
 
-Fields are text: ``name (type): meaning``, a line each, with further lines of one indented.
+Fields are text: ``name (type): meaning``, a line each, with further lines of one indented, and
+without a meaning that the name already has. docs/events.md explains the types.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DEBUG_EVENTS = frozenset({"gpu.checked"})
 PERIODIC_EVENTS = frozenset({"gpu.status", "burnin.progress"})
 
 #: A field, up to the next line that begins with a name and a type.
-_FIELD = re.compile(r"^(\w+) \((.+?)\):\s+(.+?)(?=^\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"^(\w+) \((.+?)\)(?::\s+(.+?))?\s*(?=^\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Kind(StrEnum):
@@ -50,6 +51,7 @@ class Field(NamedTuple):
     name: str
     #: The type and the unit, as text.
     type: str
+    #: What the name and the type do not say; may be empty.
     text: str
 
 
@@ -74,7 +76,7 @@ class EventType:
     def fields(self) -> tuple[Field, ...]:
         """The fields, in the order of the documents."""
         found = _FIELD.finditer(self.field_text)
-        return tuple(Field(*map(_joined, match.groups())) for match in found)
+        return tuple(Field(*map(_joined, match.groups(""))) for match in found)
 
 
 def _read() -> Mapping[str, EventType]:

@@ -16,7 +16,7 @@ uint8 = "uint8"
 #: The other dtypes, of which the workloads have tables.
 _DTYPES = {
     *("int8", "int16", "int32", "int64"),
-    *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn"),
+    *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
 }
 
 

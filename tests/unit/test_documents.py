@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -109,30 +110,58 @@ def test_every_generated_part_is_in_one_document() -> None:
 
 
 @cache
-def chapters() -> dict[str, str]:
-    """Read the text about each event in docs/events.md."""
-    _, _, text = EVENTS.read_text().partition("\n## The events\n")
-    text, _, _ = text.partition("\n## ")
-    parts = re.split(r"^### `([^`]+)`$", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def event_rows() -> dict[str, str]:
+    """Read the fields of each event from docs/events.md."""
+    rows = r'^\| <a id="\w+"></a>`([\w.]+)` \| .+ \| (.*) \|$'
+    return dict(re.findall(rows, EVENTS.read_text(), re.MULTILINE))
+
+
+@cache
+def event_examples() -> dict[str, dict[str, Any]]:
+    """Read the example of each event."""
+    lines = EVENTS.with_suffix(".jsonl").read_text().splitlines()
+    return {example["event"]: example for example in map(json.loads, lines)}
 
 
 def test_the_document_of_the_events_lists_exactly_those_that_can_be_published() -> None:
     assert event_names() >= {"gpu.yielding", "sentinel.started", "probe.hung", "log.dropped"}
-    assert set(chapters()) == event_names()
+    assert set(event_rows()) == set(event_examples()) == event_names()
 
 
-@pytest.mark.parametrize("name", sorted(chapters()))
+@pytest.mark.parametrize("name", sorted(event_rows()))
 def test_each_event_has_an_example_with_documented_fields(name: str) -> None:
-    text = chapters()[name]
-    (example,) = re.findall(r"^```json\n(.+)\n```$", text, re.MULTILINE)
-    fields = json.loads(example)
-    assert fields["event"] == name
+    fields = event_examples()[name]
     word, sentence = describe(name, fields)
     assert word == EVENT_TYPES[name].word, "its sentence does not fit its fields"
     assert not re.search(r"[{}\[\]]", sentence.replace(str(fields.get("first")), ""))
-    explained = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    assert fields.keys() - {"event", "time", "at", "gpu", "index"} <= explained
+    explained = dict(re.findall(r"(?:^|<br>)`(\w+)` \((.+?)\)(?=:|<br>|$)", event_rows()[name]))
+    for field in fields.keys() - {"event", "time", "at", "gpu", "index"}:
+        assert fits(fields[field], explained[field]), (field, fields[field], explained[field])
+
+
+def fits(value: object, kind: str) -> bool:
+    """Check a value against the type that the document gives its field."""
+    if value is None:
+        return kind.endswith(" or null")
+    words = re.split(r", | or ", kind.removesuffix(" or null"))
+    if words[0].startswith("`"):
+        return f"`{value}`" in words
+    return isinstance(value, TYPES.get(words[0], (int, float)))
+
+
+#: The types of docs/events.md that are no numbers with a unit.
+TYPES: dict[str, type] = {
+    "text": str,
+    "a [rule](#rules)": str,
+    "boolean": bool,
+    "integer": int,
+    "integers": list,
+    "list": list,
+    "GPUs": list,
+    "processes": list,
+    "object": dict,
+    "caller": dict,
+}
 
 
 def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
@@ -324,10 +353,11 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """List the anchors of the headings of a document, as GitHub creates them."""
+    """List the anchors of a document: those written, and of headings as GitHub creates them."""
     headings = re.findall(r"^#+ +(.+?) *$", prose(path), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
-    return {heading.replace(" ", "-") for heading in plain}
+    written = re.findall(r'<a id="([\w-]+)"></a>', prose(path))
+    return {*written, *(heading.replace(" ", "-") for heading in plain)}
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))

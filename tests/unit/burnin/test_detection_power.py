@@ -13,7 +13,7 @@ from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.detection_power import PARTS, statements, wilson
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import judge_run, report_object
-from sentinel.config.options import DTYPES
+from sentinel.config.options import DTYPES, UNITS
 from sentinel.host.golden_store import GoldenKey, dtype_of, sms_of
 from tests.harness.example_run import BEGAN, ExampleRun, uuid
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
@@ -168,6 +168,7 @@ def test_units_are_those_that_were_checked_and_others_have_their_reason(tmp_path
     found = detection_power(GpuRecord(uuid="GPU-1", index=0, phases=[]), [phase])
     assert found["exercised"]["parts"] == ["exp"]
     reasons = {row["part"]: row["why"] for row in found["not_exercised"]}
+    assert {*DTYPES, *UNITS} <= PARTS.keys(), "what a workload has is in the one table"
     assert reasons["fp4"] == "this GPU has none"
     assert reasons["sin"] == "no phase exercised it"
 
