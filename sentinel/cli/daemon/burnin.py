@@ -31,7 +31,7 @@ from sentinel.burnin.resume import flags_to_resume, simulated_gpus, thresholds_o
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status
+from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status, verbose_option
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
@@ -104,6 +104,7 @@ _SHOWN = (
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
 @expect_gpus_option
+@verbose_option
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
     *("workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"),
@@ -177,7 +178,7 @@ def command(
         simulate=simulate,
         state=str(state.absolute()),
     )
-    return follow_new_run(order, as_json=flags["as_json"])
+    return follow_new_run(order, as_json=flags["as_json"], verbose=flags["verbose"])
 
 
 def _check_workloads(
@@ -306,7 +307,7 @@ class _RefusedError(SentinelError):
     """The process that records a run has not begun; it has an exit code of its own."""
 
 
-def follow_new_run(order: Order, *, as_json: bool) -> int:
+def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
     """Have a run started and recorded, follow it to its end, and print the report.
 
     Ctrl+C cancels the run and shows what was done. A second one leaves a run of the host's daemon
@@ -325,9 +326,14 @@ def follow_new_run(order: Order, *, as_json: bool) -> int:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
             print(where, file=sys.stderr if as_json else sys.stdout)
-    is_private = order.socket is None
     following = Following(
-        *(folder, connect(socket), recorder), run=run, known=known, is_private=is_private
+        folder,
+        connect(socket),
+        recorder,
+        run=run,
+        known=known,
+        is_private=order.socket is None,
+        verbose=verbose,
     )
     return following.to_report(as_json=as_json)
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,6 +24,7 @@ from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.run import cancel_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.daemon.burnin_bars import burnin_bars
 from sentinel.cli.display import output
 from sentinel.cli.display.log_lines import follow, log_line
 from sentinel.cli.options import command_options as options
@@ -38,10 +41,16 @@ from sentinel.units import format_duration
 _ALL_LINES = 10_000_000
 #: The event that names a run.
 _STARTED = '"burnin.run_started"'
-#: The events that only the table of a terminal shows.
+#: The events that a terminal shows by its bars alone.
 _PERIODIC = {"gpu.status", "burnin.progress"}
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
+
+
+#: Adds ``verbose``: whether a terminal gets a line for each event.
+verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="On a terminal, print a line for each event, too."
+)
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
@@ -101,7 +110,8 @@ def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Ite
 @output.color_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
-def attach(run: str | None, as_json: bool, simulated: bool) -> int:
+@verbose_option
+def attach(run: str | None, as_json: bool, simulated: bool, verbose: bool) -> int:
     """Follow a run, by default the last one, and print its report at its end.
 
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
@@ -111,7 +121,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:
     client = connect(simulated=simulation)
     if run is None:
         _check_last(client, folder)
-    return Following(folder, client).to_report(as_json=as_json)
+    return Following(folder, client, verbose=verbose).to_report(as_json=as_json)
 
 
 def _check_last(client: Client, folder: RunFolder) -> None:
@@ -226,6 +236,7 @@ class Following:
             Otherwise, Ctrl+C only ends this.
         known: The number of recorded events not to print.
         is_private: Whether the daemon ends with this command.
+        verbose: Whether a terminal gets a line for each event above the bars.
     """
 
     def __init__(
@@ -237,12 +248,14 @@ class Following:
         run: str | None = None,
         known: int = 0,
         is_private: bool = False,
+        verbose: bool = False,
     ) -> None:
         self._folder = folder
         self._known = known
         self._client = client
         self._recorder = recorder
         self._is_private = is_private
+        self._verbose = verbose
         #: The run that Ctrl+C cancels.
         self._run = run
         self._ended = False
@@ -323,7 +336,7 @@ class Following:
             for line in islice(recorded, self._known, None):
                 self._known += 1
                 with contextlib.suppress(OSError):
-                    _print_event(screen, line)
+                    self._print_event(screen, line)
 
     def _show_progress(self, screen: output.LiveTable) -> None:
         """Show how far each GPU is, once a second."""
@@ -333,18 +346,24 @@ class Following:
         with contextlib.suppress(SentinelError, OSError):
             status = self._client.status()
             run = status.daemon.burnin
-            gpus = run.gpus if run is not None else ()
-            screen.draw([progress_row(gpu) for gpu in status.gpus if gpu.uuid in gpus])
+            if run is None:
+                return
+            gpus = [gpu for gpu in status.gpus if gpu.uuid in run.gpus]
+            hint = "" if self._verbose else "; -v prints a line for each event"
+            elapsed = max(1, round((datetime.now(UTC) - run.since).total_seconds()))
+            heading = f"{run.plan} for {format_duration(elapsed)}{hint}"
+            screen.show(partial(burnin_bars, gpus, heading))
 
-
-def _print_event(screen: output.LiveTable, line: str) -> None:
-    """Print an event, unless the table shows it."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
-        if screen.is_live and json.loads(line)["event"] in _PERIODIC:
+    def _print_event(self, screen: output.LiveTable, line: str) -> None:
+        """Print an event; on a terminal only if asked for, and unless the bars show it."""
+        if screen.is_live and not self._verbose:
             return
-    text = log_line(line, colour=screen.has_colours)
-    if text is not None:
-        screen.line(text)
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
+            if screen.is_live and json.loads(line)["event"] in _PERIODIC:
+                return
+        text = log_line(line, colour=screen.has_colours)
+        if text is not None:
+            screen.line(text)
 
 
 def _tell(text: str) -> None:

@@ -25,6 +25,7 @@ from sentinel.errors import ExitCode, SentinelError
 from sentinel.protocol import SCHEMA_VERSION
 
 if TYPE_CHECKING:  # slow to import, and only for a terminal
+    from rich.console import ConsoleDimensions, RenderableType
     from rich.live import Live
 
 
@@ -349,6 +350,8 @@ class LiveTable:
         self.is_live = is_interactive(stream)
         self.has_colours = wants_colour(stream)
         self._live: Live | None = None
+        #: The size of the terminal at the last drawing.
+        self._size: ConsoleDimensions | None = None
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -359,7 +362,13 @@ class LiveTable:
         from rich.console import Console
         from rich.live import Live
 
-        out = Console(file=self._stream, markup=False, emoji=False, highlight=False)
+        out = Console(
+            file=self._stream,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            no_color=not self.has_colours,
+        )
         # Another thread prints, so the console's own redirection of the streams is not wanted.
         with Live(
             console=out,
@@ -369,6 +378,7 @@ class LiveTable:
             redirect_stderr=False,
         ) as live:
             self._live = live
+            out.show_cursor()  # a process that is killed or stopped could not show it again
             try:
                 yield
             finally:
@@ -395,8 +405,22 @@ class LiveTable:
         from rich.text import Text
 
         lines = self._table.lines(rows, self._live.console.width, colour=self.has_colours)
-        text = Text.from_ansi("\n".join([*above, *lines]), no_wrap=True)
-        self._live.update(text, refresh=True)
+        self.show(lambda _: Text.from_ansi("\n".join([*above, *lines]), no_wrap=True))
+
+    def show(self, build: Callable[[int], RenderableType]) -> None:
+        """Replace what is below the lines; nothing without a terminal.
+
+        Args:
+            build: Builds it for so many columns.
+        """
+        if self._live is None:
+            return
+        size = self._live.console.size
+        if self._size not in {None, size}:
+            # The terminal has wrapped or cut what it shows, and rich would not find its beginning.
+            self._live.console.clear()
+        self._size = size
+        self._live.update(build(size.width), refresh=True)
 
 
 #: Another screen without a cursor; back to the first one with its cursor.

@@ -18,6 +18,7 @@ WIDE, NARROW = 1280, 400
 COMPLETE = "document.readyState === 'complete' && !!document.querySelector('.plot.drawn canvas')"
 #: The middle of the first plot.
 MIDDLE = """(() => {
+  document.querySelector(".plot .u-over").scrollIntoView({ block: "center" });
   const box = document.querySelector(".plot .u-over").getBoundingClientRect();
   return [box.left + box.width / 2, box.top + box.height / 2];
 })()"""

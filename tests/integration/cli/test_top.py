@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from tests.harness.command_line import CommandLine
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.terminal import Terminal
 
 SECOND = {
     **GPU,
@@ -25,41 +23,6 @@ SECOND = {
     "processes": [{"pid": 7, "name": "python", "user": "ana"}],
     "flops_per_s": None,
 }
-
-
-class Terminal:
-    """A terminal of 80 by 24 in which a command runs."""
-
-    def __init__(self, folder: Path, *command: str) -> None:
-        self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
-        size = ["-x", "80", "-y", "24"]
-        # The shell stays, so that the exit code is visible.
-        program = " ".join([*command, "; echo exit code $?; exec cat"])
-        self._run("new-session", "-d", "-s", "t", *size, "sh", "-c", program)
-
-    def _run(self, *words: str) -> str:
-        done = subprocess.run([*self._tmux, *words], capture_output=True, text=True, check=True)
-        return done.stdout
-
-    def press(self, *keys: str) -> None:
-        self._run("send-keys", "-t", "t", *keys)
-
-    def screen(self) -> str:
-        return self._run("capture-pane", "-p", "-t", "t")
-
-    def shows(self, *texts: str) -> str:
-        """Wait until all texts are on the screen; lines may break at any space."""
-        until = time.monotonic() + TIMEOUT_S
-        while True:
-            screen = self.screen()
-            unbroken = " ".join(screen.split())
-            if all(" ".join(text.split()) in unbroken for text in texts):
-                return screen
-            assert time.monotonic() < until, f"no {texts} on:\n{screen}"
-            time.sleep(0.05)
-
-    def close(self) -> None:
-        subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
 
 
 @pytest.fixture

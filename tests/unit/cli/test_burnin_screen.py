@@ -1,18 +1,21 @@
-"""The view of a burn-in: a table below the events on a terminal, lines alone elsewhere."""
+"""The view of a burn-in: bars on a terminal, lines of events elsewhere."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon import burnin_follow
+from sentinel.cli.daemon.burnin_bars import burnin_bars
 from sentinel.cli.daemon.burnin_follow import PROGRESS, Following, progress_row
 from sentinel.client import GpuStatus, connect
 from sentinel.errors import ExitCode
@@ -70,7 +73,9 @@ def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
     assert all(cell in " ".join(lines) for cell in row)
 
 
-def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def followed(
+    stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verbose: bool = False
+) -> str:
     """Follow a run that ends at once; return what the stream got, without escape sequences."""
     started = {"phase": "fp16", "number": 3, "phases": 12}
     lines = [
@@ -87,24 +92,56 @@ def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     looks = iter([False, True])
     monkeypatch.setattr(Following, "_is_over", lambda _: next(looks))
     client = connect(tmp_path / "no.sock")
-    run = SimpleNamespace(gpus=("GPU-0", "GPU-1"))
+    run = SimpleNamespace(gpus=("GPU-0", "GPU-1"), plan="standard", since=datetime.now(UTC))
     status = SimpleNamespace(daemon=SimpleNamespace(burnin=run), gpus=[gpu(), gpu(1, over=True)])
     monkeypatch.setattr(client, "status", lambda: status)
-    assert Following(folder, client).to_report(as_json=False) == ExitCode.OK
+    following = Following(folder, client, verbose=verbose)
+    assert following.to_report(as_json=False) == ExitCode.OK
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
 
 
-def test_a_terminal_has_a_table_that_replaces_the_lines_of_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_terminal_has_a_bar_for_each_gpu_and_lines_of_events_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verbose: bool
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    text = followed(Terminal(), tmp_path, monkeypatch)
-    assert "3 of 12: fp16" in text, "the line of the event"
-    assert "3 of 12 fp16 4 s of 9 s 3 min 20 s  12,345     1 61 C 690 W counts" in text
-    assert "690 W done" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = followed(Terminal(), tmp_path, monkeypatch, verbose=verbose)
+    assert re.search(r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left, 1 WRONG, 61 C, 690 W", text)
+    assert re.search(r"GPU 1  done +━+ 100% 1 WRONG, 61 C, 690 W", text)
+    assert ("phase       3 of 12: fp16" in text) is verbose, "the line of the event"
+    assert ("-v prints a line for each event" in text) is not verbose
     assert "progress " not in text
+
+
+@pytest.mark.parametrize(
+    ("width", "changes", "shown"),
+    [
+        (80, {}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left, 1 WRONG$"),
+        (80, {"errors": 0}, r" left, 12,345 checked$"),
+        (50, {"errors": 0}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left$"),
+        (80, {"quota_passes": 3, "passes": 1}, r"GPU 0  3/12 fp16 pass 2/3 [━╸]+ "),
+        (
+            80,
+            {"waiting": "the GPU is used by python (pid 4711, ana)"},
+            r"^GPU 0: the GPU is used by",
+        ),
+        (80, {"over": True, "ended": "cancelled by ana"}, r"^GPU 0: cancelled by ana$"),
+        (80, {"seconds": 0.0, "left_s": 0.0}, r" +0% 1 WRONG$"),
+        (80, {"seconds": 9.0, "left_s": 0.0}, r" +99% 1 WRONG$"),
+        (80, {"phase": "\x1b[31m"}, r"3/12 \?\[31m"),
+    ],
+)
+def test_a_bar_has_the_phase_the_time_left_and_what_is_wrong(
+    width: int, changes: dict[str, Any], shown: str
+) -> None:
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(burnin_bars([gpu(**changes)], "standard", width))
+    lines = captured.get().splitlines()
+    assert any(re.search(shown, line.rstrip()) for line in lines), lines
+    assert all(len(line) <= width for line in lines)
 
 
 def test_a_file_has_every_event_as_a_line_and_no_table(
