@@ -65,7 +65,8 @@ def overview() -> str:
 
     settings: dict[str, Any] = sentinel_command.context_settings
     context = click.Context(sentinel_command, info_name="sentinel", terminal_width=80, **settings)
-    return f"```\n$ sentinel --help\n{sentinel_command.get_help(context)}\n```"
+    text, _, _ = sentinel_command.get_help(context).partition("\n  Exit codes:")  # has a table
+    return f"```\n$ sentinel --help\n{text}...\n```"
 
 
 def events_of_gpu() -> str:
