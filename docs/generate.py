@@ -42,13 +42,12 @@ def options() -> str:
         flag = " ".join([option.opts[0], *_metavar(option)])
         if setting is None:
             text = (option.help or "").partition("  [default")[0]
-            rows.append((f"`{flag}`", "", "", "", "", text))
+            rows.append((f"`{flag}`", "", "", "", text))
         else:
-            per_gpu = "yes" if setting.scope is Scope.GPU else ""
-            key = f"`{setting.key}`"
+            key = f"`{setting.key}`" + ("†" if setting.scope is Scope.GPU else "")
             text = " ".join(filter(None, [setting.help, EFFECTS.get(setting.key)]))
-            rows.append((f"`{flag}`", setting.default, setting.limits, key, per_gpu, text))
-    return _table(("Option", "Default", "Allowed", "Key", "Per GPU", "Meaning"), rows)
+            rows.append((f"`{flag}`", setting.default, setting.limits, key, text))
+    return _table(("Option", "Default", "Allowed", "Key", "Meaning"), rows)
 
 
 def _metavar(option: click.Option) -> list[str]:
@@ -66,7 +65,8 @@ def overview() -> str:
 
     settings: dict[str, Any] = sentinel_command.context_settings
     context = click.Context(sentinel_command, info_name="sentinel", terminal_width=80, **settings)
-    return f"```\n$ sentinel --help\n{sentinel_command.get_help(context)}\n```"
+    text, _, _ = sentinel_command.get_help(context).partition("\n  Exit codes:")  # has a table
+    return f"```\n$ sentinel --help\n{text}...\n```"
 
 
 def events_of_gpu() -> str:

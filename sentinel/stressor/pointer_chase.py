@@ -31,8 +31,9 @@ GATHER = "gather"
 #: Chunks are split until there are so many blocks, since one of them is working memory, and until
 #: a block is filled within a quantum.
 _MIN_BLOCKS, _MAX_WORDS = 4, 2**26
-#: The words of the smallest block.
-_LEAST_WORDS = 128
+#: The words of the smallest block. Blocks, and the parts of working memory, are a multiple of the
+#: grain: with another alignment torch would load other kernels later.
+_LEAST_WORDS, _GRAIN = 128, 16
 #: Chases that go on at a time: enough reads in flight to hide their latency.
 _MAX_CHASES = 2**22
 #: Working memory of one chase: four words and a byte, rounded up to words.
@@ -67,7 +68,7 @@ class PointerChase:
         self._reporter = reporter
         words = ctx.chunks[0].numel() // 8
         self._parts = max(math.ceil(_MIN_BLOCKS / len(ctx.chunks)), math.ceil(words / _MAX_WORDS))
-        self.size = words // self._parts
+        self.size = words // self._parts // _GRAIN * _GRAIN
         if self.size < _LEAST_WORDS:
             what = f"units: {len(ctx.chunks)} chunks of {ctx.chunks[0].numel()} bytes are too small"
             raise ConfigError(what, "Hold more memory, or take it in larger chunks.")
@@ -76,7 +77,7 @@ class PointerChase:
             for chunk in ctx.chunks
             for part in range(self._parts)
         ]
-        self._chases = min(_MAX_CHASES, self.size // _SCRATCH_WORDS)
+        self._chases = min(_MAX_CHASES, self.size // _SCRATCH_WORDS // _GRAIN * _GRAIN)
         self._starts = list(range(0, self.size, self._chases))
         device = ctx.device
         #: By chases: whether their last end was wrong.

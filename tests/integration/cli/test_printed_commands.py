@@ -114,6 +114,7 @@ ELSEWHERE = {
     "burnin --resume {}": "runs a plan to its end; integration/burnin/test_burnin_command.py",
     "burnin": "takes ten minutes",
     "report {}": "needs a recording process that has failed",
+    "run": "names what has the options; integration/cli/test_every_command.py has the message",
     "session stop": "of a help text",
     "resume": "of a help text",
     "reserve --list": "needs a queue of many requests",
