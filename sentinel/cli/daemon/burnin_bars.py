@@ -10,15 +10,21 @@ from sentinel.client import GpuStatus
 from sentinel.units import format_duration
 
 if TYPE_CHECKING:  # slow to import, and only for a terminal
-    from rich.console import RenderableType
+    from rich.console import ConsoleDimensions, RenderableType
 
 #: From these widths on, a bar has its passes and results beside it, and temperature and power.
 _MEDIUM, _WIDE = 70, 100
+#: The columns that stay free for the `^C` that the terminal echoes: it must not begin a line.
+_ECHO = 3
 
 
-def burnin_bars(gpus: Sequence[GpuStatus], heading: str, width: int) -> RenderableType:
-    """Build the bars, below a heading; why a GPU does not count at the moment is below all."""
+def burnin_bars(gpus: Sequence[GpuStatus], heading: str, size: ConsoleDimensions) -> RenderableType:
+    """Build the bars, below a heading; why a GPU does not count at the moment is below all.
+
+    Without room for all, GPUs that are done are left out first.
+    """
     from rich.console import Group
+    from rich.constrain import Constrain
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.text import Text
 
@@ -30,6 +36,11 @@ def burnin_bars(gpus: Sequence[GpuStatus], heading: str, width: int) -> Renderab
         expand=True,
         auto_refresh=False,
     )
+    width, room = size.width, size.height - 2
+    if hidden := max(0, len(gpus) - room):
+        first = sorted(gpus, key=lambda gpu: gpu.burnin is None or gpu.burnin.over)[:room]
+        heading = f"{hidden} more GPUs on a higher terminal; {heading}"
+        gpus = [gpu for gpu in gpus if gpu in first]
     for gpu in gpus:
         progress.add_task(
             printable(f"GPU {gpu.index}  {_phase(gpu, width)}"),
@@ -38,11 +49,12 @@ def burnin_bars(gpus: Sequence[GpuStatus], heading: str, width: int) -> Renderab
             facts=", ".join(_facts(gpu, width)),
         )
     notes = [f"GPU {gpu.index}: {printable(why)}" for gpu in gpus if (why := _why(gpu))]
-    return Group(
+    shown = Group(
         Text(printable(heading), no_wrap=True, overflow="ellipsis"),
         progress.get_renderable(),
         *(Text(note) for note in notes),
     )
+    return Constrain(shown, max(1, width - _ECHO))
 
 
 def share_done(gpu: GpuStatus) -> float:

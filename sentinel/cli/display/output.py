@@ -407,11 +407,11 @@ class LiveTable:
         lines = self._table.lines(rows, self._live.console.width, colour=self.has_colours)
         self.show(lambda _: Text.from_ansi("\n".join([*above, *lines]), no_wrap=True))
 
-    def show(self, build: Callable[[int], RenderableType]) -> None:
+    def show(self, build: Callable[[ConsoleDimensions], RenderableType]) -> None:
         """Replace what is below the lines; nothing without a terminal.
 
         Args:
-            build: Builds it for so many columns.
+            build: Builds it for the size of the terminal.
         """
         if self._live is None:
             return
@@ -420,7 +420,7 @@ class LiveTable:
             # The terminal has wrapped or cut what it shows, and rich would not find its beginning.
             self._live.console.clear()
         self._size = size
-        self._live.update(build(size.width), refresh=True)
+        self._live.update(build(size), refresh=True)
 
 
 #: Another screen without a cursor; back to the first one with its cursor.

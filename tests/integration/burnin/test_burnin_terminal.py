@@ -38,7 +38,7 @@ def test_bars_survive_a_resize_and_ctrl_c(simulated: SimulatedHost, tmp_path: Pa
         shown = terminal.shows("short for", "GPU 0  2/2 last", "GPU 1  2/2 last", "left")
         assert "occupied" not in shown, "lines of events are for -v"
         for columns in (50, 120):
-            terminal.resize(columns, 24)
+            terminal.resize(columns, 100)
 
             def is_drawn_once() -> bool:
                 lines = terminal.screen().splitlines()
@@ -49,7 +49,8 @@ def test_bars_survive_a_resize_and_ctrl_c(simulated: SimulatedHost, tmp_path: Pa
             eventually(is_drawn_once)
         assert terminal.has_cursor(), "also after a SIGKILL or Ctrl+Z"
         terminal.press("C-c")
-        terminal.shows("INCOMPLETE", "exit code 3")
+        shown = terminal.shows("INCOMPLETE", "exit code 3")
+        assert "short for" not in shown, "the echo of Ctrl+C leaves nothing of the bars"
         assert terminal.has_cursor()
 
 

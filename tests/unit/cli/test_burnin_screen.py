@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon import burnin_follow
@@ -138,10 +138,20 @@ def test_a_bar_has_the_phase_the_time_left_and_what_is_wrong(
 ) -> None:
     console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
     with console.capture() as captured:
-        console.print(burnin_bars([gpu(**changes)], "standard", width))
+        console.print(burnin_bars([gpu(**changes)], "standard", ConsoleDimensions(width, 24)))
     lines = captured.get().splitlines()
     assert any(re.search(shown, line.rstrip()) for line in lines), lines
-    assert all(len(line) <= width for line in lines)
+    assert all(len(line.rstrip()) <= width - 3 for line in lines), "^C has room"
+
+
+def test_a_low_terminal_leaves_out_gpus_that_are_done_first() -> None:
+    gpus = [gpu(index, over=index < 2) for index in range(6)]
+    console = Console(file=io.StringIO(), width=80, no_color=True, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(burnin_bars(gpus, "standard", ConsoleDimensions(80, 6)))
+    heading, *bars = captured.get().splitlines()
+    assert heading == "2 more GPUs on a higher terminal; standard"
+    assert [bar.split()[1] for bar in bars] == ["2", "3", "4", "5"]
 
 
 def test_a_file_has_every_event_as_a_line_and_no_table(
