@@ -295,6 +295,10 @@ UNITS: dict[str, Dtype] = {
 }
 
 
+#: The chunks of which a smallest product is made, and its matrices that fit into one of them.
+_PLACES = 16
+
+
 def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
     """Explain why a unit cannot be exercised on this GPU; return None if it can.
 
@@ -307,7 +311,10 @@ def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
         needed = ".".join(map(str, unit.capability))
         return f"not on this card: it needs compute capability {needed}"
     shape = cube(GRAIN)
-    layout = lay_out(ctx.chunks, Needs(*Product.needs(unit, shape)))
+    needs = Product.needs(unit, shape)
+    # Of a small part of the memory: on a whole GPU, millions of such results would be listed.
+    parts = [chunk[: _PLACES * max(needs)] for chunk in ctx.chunks[:_PLACES]]
+    layout = lay_out(parts, Needs(*needs))
     if layout is None:
         raise ConfigError(
             f"units: there is no room for {unit.name}",

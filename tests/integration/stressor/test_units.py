@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sentinel.stressor.comparison import flip
 from sentinel.stressor.diagnosis import FindingReporter
 from sentinel.stressor.execution_units import UNITS, why_not
 from sentinel.stressor.injection import FaultKind
+from sentinel.stressor.matmul import Layout, Needs, lay_out
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
 from sentinel.stressor.workloads import units
 from tests.harness.workload_harness import GIB, Workbench, workbench
@@ -137,6 +138,24 @@ def test_an_operation_that_torch_refuses_is_not_exercised_and_no_alarm(
     assert bench.findings() == []
     with pytest.raises(ConfigError, match=r"nothing can be exercised: .*not for this device"):
         units(bench.ctx, plan="sort")
+
+
+def test_a_unit_is_tried_on_a_small_part_of_a_large_memory(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list every place for such a small result took minutes on a whole GPU."""
+    places: list[int] = []
+
+    def count(chunks: Sequence[torch.Tensor], needs: Needs) -> Layout | None:
+        layout = lay_out(chunks, needs)
+        assert layout is not None
+        places.append(len(layout.slots(needs.result)))
+        return layout
+
+    monkeypatch.setattr(execution_units, "lay_out", count)
+    bench.ctx.chunks = [torch.empty(16 * 2**20, dtype=torch.uint8)] * 8
+    assert why_not(bench.ctx, UNITS["exp"]) is None
+    assert 0 < max(places) < 300
 
 
 def test_a_card_without_the_capability_says_so(
