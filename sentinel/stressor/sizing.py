@@ -123,6 +123,8 @@ def build(
     Raises:
         ConfigError: The matrices do not fit.
     """
+    if not dtypes:
+        return []
     forbid_shortcuts()
     shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
     layout = _layout_for(ctx, dtypes, shapes)

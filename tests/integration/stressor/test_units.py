@@ -140,6 +140,12 @@ def test_an_operation_that_torch_refuses_is_not_exercised_and_no_alarm(
         units(bench.ctx, plan="sort")
 
 
+def test_the_gather_is_exercised_alone(bench: Workbench) -> None:
+    exercise(bench, GATHER, rounds=1)
+    assert bench.sent(UnitExercised)[0].checks > 0
+    assert bench.findings() == []
+
+
 def test_a_unit_is_tried_on_a_small_part_of_a_large_memory(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
