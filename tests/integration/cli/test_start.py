@@ -139,7 +139,7 @@ def test_all_wrong_workloads_are_reported_with_their_places(tmp_path: Path) -> N
         "gemm:size=100": "size=100 is not a positive multiple of 64",
         "memtest:retention=0.5": "retention=0.5 is out of range",
         "memtest:patterns=ones+nothing": "has 'nothing' in it",
-        "pulse:hz=11": "hz=11 is out of range",
+        "pulse:hz=101": "hz=101 is out of range",
         "mixed:plan=bf16+nothing": "there is no 'nothing'",
         "mixed:seconds=0": "seconds=0 is out of range",
         "nothing": "there is no workload 'nothing'",

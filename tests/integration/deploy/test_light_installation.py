@@ -100,7 +100,7 @@ def test_what_needs_no_daemon_works_without_torch(light: Light) -> None:
     assert "SENTINEL" in light.run("--help").upper()
     assert json.loads(light.run("--once", "--simulate", "2", "--json"))["gpus"]
     assert "gemm" in light.run("config", "show", "--offline")
-    assert "ecc.mode" in light.run("check", "--simulate", "1")
+    assert "ecc.mode" in light.run("check", "--verbose", "--simulate", "1")
     assert "complete" in light.run("completion", "bash")
     assert "[Service]" in light.run("install-unit", "--print")
     assert f"ExecStart={light.sentinel} " in light.run("install-unit", "--print")
