@@ -22,6 +22,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
 from sentinel.burnin.detection_power import detection_power
+from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
@@ -93,6 +94,8 @@ def why_not_resumed(header: Mapping[str, Any], plan: Plan, now: datetime) -> str
         return f"it was begun with torch {then}, this is {torch}"
     if header["plan"]["hash"] != plan.hash:
         return "its plan was changed"
+    if plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
+        return f"the level {plan.name} has other phases now"
     age = (now - datetime.fromisoformat(header["started"])).total_seconds()
     if age > plan.resumable:
         hours, allowed = age / 3600, plan.resumable / 3600

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, cast
@@ -173,6 +174,12 @@ def test_a_run_is_not_resumed_after_a_change(
     rewrite(folder.header, **{key: value})
     assert why in refusal(folder, Thresholds())
     assert judge_run(folder, Thresholds()).resume_command is None, "a line that is printed works"
+
+
+def test_a_run_of_a_level_that_has_other_phases_now_is_not_resumed(tmp_path: Path) -> None:
+    folder = resumable(replace(CUT, name="standard"), tmp_path)
+    assert "the level standard has other phases now" in refusal(folder, Thresholds())
+    assert judge_run(folder, Thresholds()).resume_command is None
 
 
 @pytest.mark.parametrize(
