@@ -363,7 +363,8 @@ def acknowledge(
     Args:
         path: The file.
         uuids: The GPUs; one without wrong results that count is left out, unless its fault is
-            confirmed: then Sentinel has not found it, which is recorded, too.
+            confirmed: then Sentinel has not found it, which is recorded, too. One with earlier
+            acknowledgements gets a later outcome.
         by: The user.
         reason: Why they no longer count.
         outcome: What became of the GPUs; None if that is not known.
@@ -380,10 +381,12 @@ def acknowledge(
         gpus = read(path)
         for uuid in uuids:
             work = gpus.get(uuid)
-            is_confirmed = outcome is RepairOutcome.CONFIRMED
-            if work is None or not (proof_of(work).wrong or is_confirmed):
+            if work is None:
                 continue
             before = work.acknowledged
+            is_later = outcome is not None and bool(before)
+            if not (proof_of(work).wrong or is_later or outcome is RepairOutcome.CONFIRMED):
+                continue
             done[uuid] = StoredAcknowledgement(
                 at=round(time.time(), 3),
                 by=by,

@@ -211,9 +211,13 @@ def test_the_outcome_is_shown_and_a_confirmed_fault_needs_no_wrong_result(runs: 
     done = invoke("--acknowledge", "0", "--reason", "RMA 4711", "--outcome", "not-found")
     assert (done.code, "3 wrong results of GPU-a" in done.out) == (0, True)
     later = ("--acknowledge", "0-1", "--reason", "RMA 4712", "--outcome")
-    assert invoke(*later, "replaced").code == 1, "nothing counts against them"
+    unknown = ("--acknowledge", "1", *later[2:])
+    assert invoke(*unknown, "replaced").code == 1, "nothing counts against it"
     done = invoke(*later, "confirmed")
     assert (done.code, "0 wrong results of GPU-b" in done.out) == (0, True)
+    assert invoke(*unknown, "not-found").code == 0, "a confirmation may be withdrawn"
+    assert confirmed_faulty(runs.parent) == {"known": 1, "found_first": 1}
+    assert invoke(*unknown, "confirmed").code == 0
     shown = invoke().out
     assert re.search(r"GPU 0: 3 wrong results acknowledged .*, not-found: RMA 4711", shown)
     assert re.search(r"GPU 1: 0 wrong results acknowledged .*, confirmed: RMA 4712", shown)

@@ -129,6 +129,8 @@ def test_confirmed_faults_are_counted_also_those_that_were_not_found(tmp_path: P
     assert verified_store.confirmed_faulty(tmp_path) == {"known": 2, "found_first": 1}
     (first, later) = verified_store.read(path)["A"].acknowledged
     assert (first.outcome, later.outcome, later.errors) == (None, confirmed, 0)
+    assert verified_store.acknowledge(path, ["B"], "root", "it was another GPU", other)
+    assert verified_store.confirmed_faulty(tmp_path) == {"known": 1, "found_first": 1}
 
 
 def test_nothing_is_acknowledged_that_is_not_on_disk(
