@@ -112,8 +112,8 @@ class AcknowledgeRequest(RequestModel):
     outcome: Annotated[RepairOutcome, Field(strict=False)] | None = Field(
         default=None,
         description="What became of the GPUs. With `confirmed`, also of a GPU without wrong results"
-        " that count: a fault that Sentinel has not found. It may come after an acknowledgement, and"
-        " replaces the earlier one.",
+        " that count: a fault that Sentinel has not found. It may come after an acknowledgement"
+        " and replaces the earlier one.",
     )
 
 
