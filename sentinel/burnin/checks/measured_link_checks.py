@@ -70,6 +70,20 @@ def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
     return found
 
 
+def _all_reduce(record: GpuRecord) -> tuple[int, float]:
+    """Find the largest group that has summed, and its best rate; 0 and 0.0 if none has.
+
+    Fewer GPUs sum faster, so the rates of a group that began again without some are others.
+    """
+    values = (sample.values for sample in record.links)
+    rates = (
+        (int(one["size"]), float(one["rate"]))
+        for one in values
+        if one["part"] == LinkPart.ALL_REDUCE and one["rate"] is not None
+    )
+    return max(rates, default=(0, 0.0))
+
+
 def _memory(record: GpuRecord, part: LinkPart) -> str | None:
     """Find where the host's memory was that a part copied; None if nothing was said of it."""
     found = [s.values.get("memory") for s in record.links if s.values["part"] == part]
@@ -279,10 +293,10 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """
     _must_be_grouped(evidence.record)
     record = evidence.record
-    rate = _best(record, LinkPart.ALL_REDUCE).get(None)
-    if rate is None:
+    size, rate = _all_reduce(record)
+    if not size:
         return not_applicable(_NO_LINK)
-    size, nvls = _group_size(record), _allows_nvls(record)
+    nvls = _allows_nvls(record)
     # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
     bus = rate * 2 * (size - 1) / size
     text = f"{_rate(rate)}, {_rate(bus)} on the bus, with {size} GPUs"
@@ -292,7 +306,8 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
         text += f"; the floor is {_rate(floor)}"
         return _whole(evidence, bus / floor, {"warn": limits["floor"]}, text)
     if evidence.model not in _LINK_REFERENCES:
-        peers = peers_of(_best(gpu, LinkPart.ALL_REDUCE).get(None) for gpu in evidence.peers)
+        groups = map(_all_reduce, evidence.peers)
+        peers = peers_of(best for number, best in groups if number == size)
         if peers is not None:
             text += f"; the median of {peers.count:,} GPUs is {_rate(peers.median)}"
             return _whole(evidence, rate / peers.median, {"warn": limits["peers"]}, text)
@@ -313,10 +328,9 @@ def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgeme
     runs.
     """
     _must_be_grouped(evidence.record)
-    rate = _best(evidence.record, LinkPart.ALL_REDUCE).get(None)
-    if rate is None:
+    size, rate = _all_reduce(evidence.record)
+    if not size:
         return not_applicable(_NO_LINK)
-    size = _group_size(evidence.record)
     runs = (run for run in comparable_runs(evidence) if run.gpus == size)
     rates = [run.all_reduce for run in runs if run.all_reduce is not None]
     if len(rates) < MIN_RUNS:

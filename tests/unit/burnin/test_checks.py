@@ -839,3 +839,15 @@ def test_a_node_on_which_a_gpu_was_not_tested_is_incomplete_unless_one_failed() 
     assert judge_node((bad, HEALTHY), Thresholds(), selected={5}).status is UNTESTED
     # A missing GPU is a fault of the node even if all others are well.
     assert judge_node((HEALTHY,), Thresholds(), pci_devices=BUSES).status is FAIL
+
+
+def test_an_all_reduce_is_compared_with_those_of_as_many_gpus() -> None:
+    """A group that begins again without some GPUs sums faster, which is no measure for those."""
+    (smaller,) = Links(size=5, all_reduce=262.5).samples()[-1:]
+    for rate, status in ((240.0, PASS), (200.0, WARN)):
+        others = [Run(counters=CARD)] * 7
+        evidence = Run(links=Links(all_reduce=rate), counters=CARD).evidence(others)
+        for record in evidence.peers[3:] if status is PASS else evidence.peers:
+            record.phases[1].links.append(smaller)
+        found = judge("links.all_reduce", evidence)
+        assert (found.status, found.value) == (status, round(rate / 240, 4))
