@@ -20,8 +20,9 @@ SYSFS = Path("/sys")
 
 #: The numbers of set_mempolicy and get_mempolicy, by machine.
 _CALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
-#: MPOL_BIND, and MPOL_F_NODE with MPOL_F_ADDR: the node of the page at an address.
-_BIND, _NODE_OF_ADDRESS = 2, 3
+#: MPOL_PREFERRED, since MPOL_BIND has the kernel kill this process where that node is full; and
+#: MPOL_F_NODE with MPOL_F_ADDR: the node of the page at an address.
+_PREFERRED, _NODE_OF_ADDRESS = 1, 3
 #: The bits of a mask of nodes, as in the kernel's largest configuration; it subtracts one.
 _NODES = 1024
 _Mask = ctypes.c_ulong * (_NODES // (8 * ctypes.sizeof(ctypes.c_ulong)))
@@ -93,7 +94,7 @@ def take_on(node: int, take: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
     mask[node // bits] = 1 << node % bits
     try:
         former = _policy()
-        _set_policy(_BIND, mask)
+        _set_policy(_PREFERRED, mask)
     except OSError as error:
         return take(), os.strerror(error.errno or errno.ENOSYS)
     try:

@@ -212,7 +212,7 @@ def test_memory_that_cannot_be_bound_is_taken_anyway_with_the_reason(
     monkeypatch.setattr(numa, "_node_of", lambda address: found)
     memory, reason = take_on(1, lambda: torch.ones(3))
     assert (memory.numel(), reason) == (3, why)
-    assert policies == ([] if error else [numa._BIND, 0])
+    assert policies == ([] if error else [numa._PREFERRED, 0])
 
 
 def test_memory_that_a_node_has_not_is_taken_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
