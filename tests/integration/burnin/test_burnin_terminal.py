@@ -42,7 +42,7 @@ def test_bars_survive_a_resize_and_ctrl_c(simulated: SimulatedHost, tmp_path: Pa
 
             def is_drawn_once() -> bool:
                 lines = terminal.screen().splitlines()
-                bars = [line for line in lines if line.startswith(("GPU 0", "GPU 1"))]
+                bars = [line for line in lines if line.startswith(("GPU 0  ", "GPU 1  "))]
                 wide = any(len(line.rstrip()) > 80 for line in bars)
                 return len(bars) == 2 and wide is (columns > 80)  # noqa: B023 - called here
 
