@@ -27,7 +27,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all fuzz soak check audit docs clean
+.PHONY: help demo test test-all fuzz soak check audit docs dist clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -70,8 +70,15 @@ audit: $(INSTALLED) ## Look the dependencies up among known vulnerabilities, and
 docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the OpenAPI document
 	$(BIN)/python docs/generate.py
 
+dist: ## Build the wheel and the source distribution in dist/, and check what an index would show
+	@rm -rf dist
+	@$(PYTHON) -m venv $(VENV)-dist
+	@$(VENV)-dist/bin/python -m pip --disable-pip-version-check install --quiet build twine
+	$(VENV)-dist/bin/python -m build --outdir dist
+	$(VENV)-dist/bin/twine check --strict dist/*
+
 clean: ## Remove everything that can be made again
-	rm -rf $(VENV) $(VENV)-audit build docs/sentinel.1 docs/openapi.json docs/completion docs/index_page.md .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-dist build dist docs/sentinel.1 docs/openapi.json docs/completion docs/index_page.md .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Another input gives the stamp another name, and the environment is made from scratch: packages

@@ -213,6 +213,7 @@ PROOFS: dict[str, str | Because] = {
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
+    r"make dist": Because("It downloads build and twine; test_wheel.py builds the same files."),
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",
@@ -240,6 +241,11 @@ PROOFS: dict[str, str | Because] = {
     r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
     r"sentinel (?:status|history)\b(?! && ).*": HERE,
     r"sentinel (?:pause|resume|reserve|exec|allocate)\b.*": HERE,
+    r"sentinel top": "integration/cli/test_top.py"
+    "::test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve",
+    r"sentinel stop": "integration/cli/test_start.py"
+    "::test_three_shells_may_start_and_stop_the_daemon_at_the_same_time",
+    r"sentinel logs --lines 20": HERE,
     r"sentinel (?:set|session)\b.*": HERE,
     r"sentinel status && sentinel doctor": HERE,
     # Burn-in.
