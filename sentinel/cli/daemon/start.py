@@ -389,7 +389,8 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
             raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
         if isinstance(error, NotProvedError) and error.remedy:  # it ends
-            raise
+            remedy = f"Its log is {recorded_log(where)}. {error.remedy}"
+            raise NotProvedError(error.what, remedy) from error
         how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel stop") from error
 

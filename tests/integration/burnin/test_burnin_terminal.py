@@ -33,7 +33,10 @@ def test_bars_survive_a_resize_and_ctrl_c(simulated: SimulatedHost, tmp_path: Pa
         pytest.skip("there is no tmux")
     plan = plan_of("short", ("first", CHECKED, "seconds = 2"), ("last", CHECKED, "seconds = 3000"))
     command = BurninRun(simulated, plan, gpus=2).command()
-    terminal = Terminal(tmp_path, shlex.join(command), environ=simulated.environment())
+    environ = simulated.environment()
+    for name in ("COLUMNS", "LINES"):  # they count for more than the size of the terminal
+        environ.pop(name, None)
+    terminal = Terminal(tmp_path, shlex.join(command), environ=environ)
     with contextlib.closing(terminal):
         shown = terminal.shows("short for", "GPU 0  2/2 last", "GPU 1  2/2 last", "left")
         assert "occupied" not in shown, "lines of events are for -v"
