@@ -49,8 +49,9 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def where(environ: dict[str, str]) -> Iterator[Places]:
-    """Return the paths of the daemon, and end it after the test."""
+def where(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    """Return the paths of the daemon, and end it after the test; it has no status to wait for."""
+    monkeypatch.setattr(start, "SETTLING_S", 0.0)
     found = places(environ, os.getuid())
     yield found
     pid = running(found)
