@@ -127,7 +127,7 @@ def _by_second(samples: Sequence[Record]) -> list[Record]:
 
 
 class PaceTable:
-    """The results as a table for docs/benchmarks.md; ``failed`` lists the missed bars."""
+    """The results as a table for docs/internals/benchmarks.md; ``failed`` lists the missed bars."""
 
     def __init__(self, results: Results) -> None:
         self._results = results

@@ -3,7 +3,7 @@
 The page of metrics is that of a real daemon with eight simulated GPUs. One server serves it for
 each node with names and UUIDs of its own, and with values that change. Leaves of a scrape tree
 scrape the nodes and record the aggregates of deploy/prometheus; a Prometheus above them scrapes the
-aggregates alone. See docs/scale.md.
+aggregates alone. See docs/internals/benchmarks.md.
 
 Needs Debian's package prometheus.
 """

@@ -346,7 +346,7 @@ def main() -> None:
     for name in names or FILES:
         write(name)
     if not names:
-        for path in sorted(DOCS.glob("*.md")):
+        for path in sorted(DOCS.rglob("*.md")):
             text = path.read_text()
             path.write_text(generated(text))
 

@@ -1,4 +1,4 @@
-"""Print the price list of docs/taking-over.md: the code lines of each feature.
+"""Print the price list of docs/internals/architecture.md: the code lines of each feature.
 
 Code lines are those with a token that is neither a comment nor part of a docstring. A file counts
 for the first feature that has a pattern for it; ``*`` also stands for folders.

@@ -1,4 +1,4 @@
-"""Everything that the author of a driver imports; ``docs/writing-drivers.md`` describes it.
+"""Everything that the author of a driver imports; ``docs/internals/architecture.md`` describes it.
 
 A driver runs in the probe alone: no other process imports it.
 """

@@ -3,7 +3,7 @@
 #
 # In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It always exits with 0: a GPU that stays
 # reserved is idle, which is no reason for Slurm to drain the node.
-# Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
+# Settings are in /etc/sentinel/slurm.env; see docs/guides/slurm.md.
 set -u
 # A fault in a file that a shell reads ends the shell, and Slurm drains the node for its exit code.
 # shellcheck source-path=SCRIPTDIR source=settings.sh

@@ -3,7 +3,7 @@
 #
 #   sbatch --nodelist=node7 --gres=gpu:8 idle-burnin.sh --level long
 #
-# Its partition is one that the others pre-empt; see slurm.conf.example and docs/slurm.md. A run that
+# Its partition is one that the others pre-empt; see slurm.conf.example and docs/guides/slurm.md. A run that
 # was pre-empted goes on when the job runs again on the same node. The reports are in
 # $BURNIN_RUNS/JOB-NODE; $BURNIN_OPTIONS are options for the first run and for those that go on.
 #SBATCH --job-name=idle-burnin

@@ -6,7 +6,7 @@
 #
 # It exits with 0, unless a GPU of the job has shown a fault: its last burn-in has failed, or it has
 # computed wrong results. Then it exits with 1: Slurm drains the node and requeues the job.
-# Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
+# Settings are in /etc/sentinel/slurm.env; see docs/guides/slurm.md.
 set -u
 # A fault in a file that a shell reads ends the shell, and Slurm drains the node for its exit code.
 # shellcheck source-path=SCRIPTDIR source=settings.sh

@@ -18,7 +18,7 @@ from sentinel.protocol.views import GpuView
 
 #: Upper bounds of the histograms' buckets, in seconds. 45 ms is the budget for a kill; a
 #: newcomer gets its memory if SIGKILL comes within 60 ms of its PID in the list, or 80 ms of its
-#: growth (docs/handing-over.md).
+#: growth (docs/internals/handing-over.md).
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 #: Views come at least once a second. Time between views further apart than this is not counted.
 _MAX_GAP_S = 5.0
@@ -121,7 +121,7 @@ class Counters:
 
 
 def _count(counters: GpuCounters, event: Mapping[str, Any]) -> None:
-    """Count an event of one GPU; docs/events.md lists them."""
+    """Count an event of one GPU; docs/reference/events.md lists them."""
     match event:
         case {"event": "gpu.handed_over"}:
             counters.kill.add(event.get("kill_s"))

@@ -96,7 +96,9 @@ def parse_events(text: str) -> tuple[str, ...]:
         if len(name) > _MAX_NAME or not fnmatch.filter(EVENTS, name):
             near = difflib.get_close_matches(name, EVENTS, 1)
             hint = f"; is it {near[0]}?" if near else ""
-            raise ValueError(f"{name!r} is the name of no event{hint} docs/events.md has all")
+            raise ValueError(
+                f"{name!r} is the name of no event{hint} docs/reference/events.md has all"
+            )
     return names
 
 

@@ -265,7 +265,7 @@ def _resident(
 
 #: Memory growth up to this many bytes is noise. On an H200 the driver's figure did not move beside
 #: NVML clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
-#: newcomer's first growth is larger (docs/handing-over.md).
+#: newcomer's first growth is larger (docs/internals/handing-over.md).
 SLACK_BYTES = 2**20
 
 #: Defaults of ``idle.memory``: unattributed memory of an idle GPU, in bytes, where every process is

@@ -27,7 +27,7 @@ from sentinel.host.packages import (
 from sentinel.units import format_count, format_size
 
 #: Host memory that one stressor keeps resident, in bytes: 891 MB were measured with `gemm` on an
-#: H200 (docs/benchmarks.md), and what torch loads differs between its builds.
+#: H200 (docs/internals/benchmarks.md), and what torch loads differs between its builds.
 RESIDENT = 900 * 10**6
 
 #: What keeps the time short between a kill and the return of the memory.

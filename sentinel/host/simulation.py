@@ -32,7 +32,7 @@ from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 DEFAULT_TOTAL = 16 * 2**30
 
 #: How long a context exists before the driver lists its process. On an H200 the PID showed 28 to
-#: 57 ms after the first growth of memory (see docs/benchmarks.md).
+#: 57 ms after the first growth of memory (see docs/internals/benchmarks.md).
 LISTING_DELAY = 0.04
 
 #: struct flock: type, whence, start, length and, as the result of a query, the PID of the holder.

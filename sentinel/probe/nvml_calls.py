@@ -1,6 +1,6 @@
 """The calls of NVML: what their errors mean, and which of Sentinel's figures each one fills.
 
-[docs/nvml.md](../../docs/nvml.md) describes the errors for users.
+[docs/internals/reliability.md](../../docs/internals/reliability.md) describes the errors for users.
 """
 
 from __future__ import annotations

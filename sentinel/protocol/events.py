@@ -8,7 +8,7 @@ A sentence is a template:
 - ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
 
 Fields are text: ``name (type): meaning``, a line each, with further lines of one indented, and
-without a meaning that the name already has. docs/events.md explains the types.
+without a meaning that the name already has. docs/reference/events.md explains the types.
 """
 
 from __future__ import annotations

@@ -84,12 +84,12 @@ RULES = {
         Rule("burnin", "the GPU has done its plan, or does no more of it"),
         Rule(
             "throttle.pace",
-            "its [health](health.md) is critical, and the setting of that name forbids work then",
+            "its [health](checks.md) is critical, and the setting of that name forbids work then",
             "the end of `throttle.critical_pause`",
         ),
         Rule(
             "allocations",
-            "memory was just [allocated](health.md#allocated-memory), or allocated to a process"
+            "memory was just [allocated](checks.md#allocated-memory), or allocated to a process"
             " that cannot be told from others, or allocations leave too little of it",
             "3 s after an allocation",
         ),

@@ -35,10 +35,10 @@ from sentinel.protocol.stressor import Account
 #: A loaded workload.
 Workload = Callable[..., object]
 
-_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/writing-workloads.md."
+_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/guides/workloads.md."
 _CLASS = (
     "Give the class an `__init__(self, *, option=default)` and a `run(self, ctx)`; see "
-    "docs/writing-workloads.md."
+    "docs/guides/workloads.md."
 )
 #: Stands for the context when a signature is checked.
 _CONTEXT = object()

@@ -35,7 +35,7 @@ _REMEDY = "Hold more memory, or take it in larger chunks."
 
 
 #: Selects the first of these that the GPU supports. Of the dtypes used for training, bf16 draws the
-#: most power on an H200 (docs/benchmarks.md); fp32 runs on every GPU.
+#: most power on an H200 (docs/internals/benchmarks.md); fp32 runs on every GPU.
 AUTO = "auto"
 _PREFERRED = ("bf16", "fp16", "fp32")
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
     *sorted((ROOT / "deploy").rglob("*.md")),
     ROOT / "benchmarks" / "README.md",
@@ -156,7 +156,7 @@ NOT_COMMANDS = {
 
 _SYSTEMD = Because("It changes the services of a host; systemd-analyze checks the unit.")
 _INDEX = Because("The project is on no package index yet; a wheel is installed instead.")
-_CLUSTER = Because("It needs a cluster; docs/kubernetes.md says what was tried instead.")
+_CLUSTER = Because("It needs a cluster; docs/guides/kubernetes.md says what was tried instead.")
 _MEASURED = Because("It ran on H200s for the figures below it, which take minutes or hours.")
 _LIGHT = "integration/deploy/test_light_installation.py::"
 _FLEET = "integration/fleet/test_slurm_fleet.py::"
@@ -305,7 +305,7 @@ PROOFS: dict[str, str | Because] = {
     "::test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards",
     # Containers and clusters.
     r"docker build .*": Because(
-        "It needs a registry and gigabytes; docs/kubernetes.md says how the image was built."
+        "It needs a registry and gigabytes; docs/guides/kubernetes.md says how the image was built."
     ),
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
     r"kubectl kustomize .*|run=\$\(date .*|for node in .*|n=\$\(\(n \+ 1\)\)"

@@ -1,4 +1,4 @@
-"""Every row of docs/coming-from.md has an example that works, and has its effect."""
+"""Every row of docs/guides/installation.md has an example that works, and has its effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-DOCUMENT = ROOT / "docs" / "coming-from.md"
+DOCUMENT = ROOT / "docs" / "guides/installation.md"
 
 #: The daemon's settings; `sentinel set` removes none of them.
 FILE = """
@@ -60,8 +60,8 @@ class Row:
 def rows() -> list[Row]:
     found, system, header = [], "", False
     for line in DOCUMENT.read_text().splitlines():
-        if line.startswith("## "):
-            system = line.removeprefix("## ")
+        if line.startswith("#"):
+            system = line.lstrip("# ")
         elif line == "| There | Here | Example |":
             header = True
         elif not line.startswith("|"):

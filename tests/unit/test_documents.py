@@ -24,21 +24,26 @@ from sentinel.protocol.rules import IDLE, RULES, RUNNING
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
-EVENTS = ROOT / "docs" / "events.md"
-TAKING_OVER = ROOT / "docs" / "taking-over.md"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
-RELIABILITY = ROOT / "docs" / "reliability.md"
-SECURITY = ROOT / "docs" / "security.md"
-DETECTION = ROOT / "docs" / "detection.md"
+EVENTS = ROOT / "docs" / "reference/events.md"
+ARCHITECTURE = ROOT / "docs" / "internals/architecture.md"
+RELIABILITY = ROOT / "docs" / "internals/reliability.md"
+SECURITY = ROOT / "docs" / "guides/security.md"
 
 #: Written from measurements; the documents link to it before it exists.
-WRITTEN_LATER = ROOT / "docs" / "benchmarks.md"
+WRITTEN_LATER = ROOT / "docs" / "internals/benchmarks.md"
 
 #: Folders below the root with generated files, and no documents of the project.
 MADE = {"build", "dist", "node_modules"}
 
 
 # --- events ----------------------------------------------------------------------------------
+
+
+@cache
+def architecture() -> tuple[str, str]:
+    """Read how the program works, and where to change what."""
+    works, _, change = ARCHITECTURE.read_text().partition("\n## Taking over\n")
+    return works, change
 
 
 @cache
@@ -95,7 +100,7 @@ def document_program(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     """Otherwise run ``make docs``."""
     text = path.read_text()
@@ -103,7 +108,7 @@ def test_generated_parts_are_up_to_date(path: Path) -> None:
 
 
 def test_every_generated_part_is_in_one_document() -> None:
-    text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    text = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert sorted(re.findall(r"^<!-- generated: (.+) -->$", text, re.MULTILINE)) == sorted(
         document_program("generate").PARTS
     )
@@ -111,7 +116,7 @@ def test_every_generated_part_is_in_one_document() -> None:
 
 @cache
 def event_rows() -> dict[str, str]:
-    """Read the fields of each event from docs/events.md."""
+    """Read the fields of each event from docs/reference/events.md."""
     rows = r'^\| <a id="\w+"></a>`([\w.]+)` \| .+ \| (.*) \|$'
     return dict(re.findall(rows, EVENTS.read_text(), re.MULTILINE))
 
@@ -119,7 +124,7 @@ def event_rows() -> dict[str, str]:
 @cache
 def event_examples() -> dict[str, dict[str, Any]]:
     """Read the example of each event."""
-    lines = EVENTS.with_suffix(".jsonl").read_text().splitlines()
+    lines = (ROOT / "docs" / "events.jsonl").read_text().splitlines()
     return {example["event"]: example for example in map(json.loads, lines)}
 
 
@@ -149,7 +154,7 @@ def fits(value: object, kind: str) -> bool:
     return isinstance(value, TYPES.get(words[0], (int, float)))
 
 
-#: The types of docs/events.md that are no numbers with a unit.
+#: The types of docs/reference/events.md that are no numbers with a unit.
 TYPES: dict[str, type] = {
     "text": str,
     "a [rule](#rules)": str,
@@ -176,7 +181,7 @@ def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
 def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() -> None:
     code = "".join(path.read_text() for path in (PACKAGE / "diagnostics").glob("doctor*.py"))
     made = r'(?:\b(?:well|warning|problem|_unread)\(\s*|\bcheck = )"([^"]+)"'
-    _, _, text = (ROOT / "docs/doctor.md").read_text().partition("\n## The lines\n")
+    _, _, text = (ROOT / "docs/reference/checks.md").read_text().partition("\n### The lines\n")
     text, _, _ = text.partition("\n## ")
     rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert len(rows) == len(set(rows)), "a check has two rows"
@@ -187,8 +192,8 @@ def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() ->
 
 
 def options_table() -> dict[str, tuple[str, str]]:
-    """Read the default and the bounds of each flag from docs/configuration.md."""
-    _, _, text = (ROOT / "docs/configuration.md").read_text().partition("\n## Options\n")
+    """Read the default and the bounds of each flag from docs/reference/configuration.md."""
+    _, _, text = (ROOT / "docs/reference/configuration.md").read_text().partition("\n## Options\n")
     text, _, _ = text.partition("\n## ")
     rows = re.findall(r"^\| `(--[\w-]+)[^`]*` \|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
     return {flag: (default.strip(), allowed.strip()) for flag, default, allowed in rows}
@@ -217,7 +222,7 @@ def packages() -> set[str]:
 
 
 def test_the_architecture_explains_every_package_and_no_other() -> None:
-    _, _, text = ARCHITECTURE.read_text().partition("\n## Packages and imports\n")
+    _, _, text = architecture()[0].partition("\n## Packages and imports\n")
     text, _, _ = text.partition("\n## ")
     rows = re.findall(r"^\| (`[^|]+`) \| +\S", text, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([\w/]+)`", row)}
@@ -230,7 +235,7 @@ def test_the_architecture_explains_every_package_and_no_other() -> None:
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE.read_text()))
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", architecture()[0]))
     assert "core/decide.py" in named
     assert not {name for name in named if not (PACKAGE / name).is_file()}
 
@@ -238,7 +243,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
 def test_everything_that_the_page_for_new_owners_names_exists() -> None:
     """Files and folders of the code and the tests, also by a pattern, and names in them."""
     names = re.findall(
-        r"`((?:[\w*]+/)+(?:[\w*]+(?:\.\w+)?)?|\w+\.py)(?:::(\w+))?`", TAKING_OVER.read_text()
+        r"`((?:[\w*]+/)+(?:[\w*]+(?:\.\w+)?)?|\w+\.py)(?:::(\w+))?`", architecture()[1]
     )
     assert {("core/gpu_step.py", ""), ("unit/core/test_invariants.py", "")} <= set(names)
     places = (ROOT, PACKAGE, ROOT / "tests")
@@ -252,7 +257,7 @@ def test_everything_that_the_page_for_new_owners_names_exists() -> None:
 
 def test_the_price_list_is_roughly_true() -> None:
     """Otherwise run ``python docs/price_list.py``; to the line, each change would break it."""
-    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|", TAKING_OVER.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|", architecture()[1], re.MULTILINE)
     listed = {feature: int(lines.replace(",", "")) for feature, lines in rows}
     counted = document_program("price_list").prices()
     assert listed == {
@@ -261,9 +266,7 @@ def test_the_price_list_is_roughly_true() -> None:
 
 
 def test_the_page_for_new_owners_marks_the_long_tests() -> None:
-    marked = re.findall(
-        r"`((?:unit|integration)/[\w/]+\.py)(?:::(\w+))?`(†?)", TAKING_OVER.read_text()
-    )
+    marked = re.findall(r"`((?:unit|integration)/[\w/]+\.py)(?:::(\w+))?`(†?)", architecture()[1])
     assert len(marked) > 15
     wrong = [
         f"{path}::{name}"
@@ -293,14 +296,14 @@ def test_every_document_that_a_message_names_exists() -> None:
         for path in PACKAGE.rglob("*.py")
         for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())
     }
-    assert "docs/writing-workloads.md" in named
+    assert "docs/guides/workloads.md" in named
     assert not {name for name in named if not (ROOT / name).is_file()}
 
 
 # --- tests -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "least"), [(RELIABILITY, 33), (SECURITY, 18), (DETECTION, 20)])
+@pytest.mark.parametrize(("path", "least"), [(RELIABILITY, 53), (SECURITY, 18)])
 def test_every_test_that_a_document_names_exists(path: Path, least: int) -> None:
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", path.read_text())
     assert len(named) > least
@@ -321,7 +324,7 @@ def test_every_fault_has_a_number_and_a_test() -> None:
 
 
 def test_what_proves_a_check_beyond_its_row_names_checks_that_exist() -> None:
-    _, _, text = DETECTION.read_text().partition("\n## Checks\n")
+    _, _, text = RELIABILITY.read_text().partition("\n### Checks\n")
     rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*::test_.*) \|$", text, re.MULTILINE)
     assert rows
     for checks, where, _ in rows:
@@ -329,7 +332,7 @@ def test_what_proves_a_check_beyond_its_row_names_checks_that_exist() -> None:
         assert {word.partition(" (")[0] for word in where.split(", ")} <= KINDS_OF_PROOF
 
 
-#: The words of docs/detection.md for what a check is proved on.
+#: The words of docs/internals/reliability.md for what a check is proved on.
 KINDS_OF_PROOF = {"function", "library", "simulated GPU", "CPU", "files", "kernel log", "card"}
 
 

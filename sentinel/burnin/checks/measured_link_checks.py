@@ -43,7 +43,7 @@ _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563
 
 #: Bytes a second between GPUs, by the name of the model: of NCCL's send and receive in both
 #: directions at once, and of an all-reduce as below. Measured by the workload on two H200 with 18
-#: NVLinks each, torch 2.11 (docs/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6.
+#: NVLinks each, torch 2.11 (docs/internals/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6.
 _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
     "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
 }

@@ -55,7 +55,7 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
         if key not in limits:
             near = difflib.get_close_matches(key, limits, n=3)
             allowed = f"Did you mean {' or '.join(near)}? " if near else ""
-            allowed += "docs/checks.md and docs/fleet-report.md list all."
+            allowed += "docs/reference/checks.md and docs/guides/fleet.md list all."
             raise ConfigError(f"{origin}: {where} is not a threshold", allowed)
         check, name = limits[key]
         default = known[check][name]

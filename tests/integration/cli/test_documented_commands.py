@@ -141,8 +141,8 @@ class Desk:
 
 
 def example(part: str) -> str:
-    """Find the example in Python of docs/writing-workloads.md that defines something."""
-    text = (ROOT / "docs" / "writing-workloads.md").read_text()
+    """Find the example in Python of docs/guides/workloads.md that defines something."""
+    text = (ROOT / "docs" / "guides/workloads.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     only: str
     (only,) = (one for one in found if part in one and ("def " in one or "class " in one))
@@ -238,7 +238,7 @@ def undo(desk: Desk) -> None:
 def test_a_script_of_the_recipes_runs(beside_a_daemon: Desk) -> None:
     if shutil.which("jq") is None:
         pytest.skip("needs jq")
-    text = (ROOT / "docs" / "recipes.md").read_text()
+    text = (ROOT / "docs" / "guides/daemon.md").read_text()
     (script,) = re.findall(r"^```\n(set -e\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
     code, output = beside_a_daemon.run(script)
     assert code == 0, output

@@ -117,7 +117,7 @@ def test_every_command_that_prints_data_has_json(name: str) -> None:
 
 @pytest.mark.parametrize("section", ["Exit codes", "Other commands"])
 def test_the_document_names_commands_that_exist(section: str) -> None:
-    _, _, text = (ROOT / "docs/commands.md").read_text().partition(f"\n## {section}\n")
+    _, _, text = (ROOT / "docs/reference/commands.md").read_text().partition(f"\n## {section}\n")
     text, _, _ = text.partition("\n## ")
     named = {name.removeprefix("sentinel ") for name in re.findall(r"`([a-z][a-z ]+)`", text)}
     groups = {name.rpartition(" ")[0] for name in COMMANDS}
@@ -125,7 +125,7 @@ def test_the_document_names_commands_that_exist(section: str) -> None:
 
 
 def test_the_document_lists_the_commands_that_take_a_number_of_simulated_gpus() -> None:
-    text = (ROOT / "docs/commands.md").read_text()
+    text = (ROOT / "docs/reference/commands.md").read_text()
     _, _, listed = text.partition("take `--simulate N`:")
     listed, _, _ = listed.partition(". ")
     assert set(re.findall(r"`([^`]+)`", listed)) == {

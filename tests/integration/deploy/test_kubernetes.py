@@ -377,7 +377,7 @@ def run_documented(name: str, folder: Path) -> Path:
     applied = folder / "applied.yaml"
     text = FAKE_KUBECTL.format(nodes=" ".join(NODES), applied=applied, kubectl=KUBECTL)
     write_script(folder / "kubectl", text)
-    commands = documented_commands("kubernetes.md", name)
+    commands = documented_commands("guides/kubernetes.md", name)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     run_program("sh", "-euc", commands, cwd=folder, env=environment, check=True)
     return applied
@@ -387,7 +387,7 @@ def run_documented(name: str, folder: Path) -> Path:
 def test_the_document_gives_the_daemon_settings(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     overlay = tmp_path / "deploy" / "kubernetes" / "examples" / "overlay"
-    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    document = (ROOT / "docs" / "guides/kubernetes.md").read_text()
     block = re.search(r"^```yaml\n(patches:\n.*?)^```$", document, re.DOTALL | re.MULTILINE)
     assert block is not None
     with (overlay / "kustomization.yaml").open("a") as file:

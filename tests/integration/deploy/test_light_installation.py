@@ -175,7 +175,7 @@ def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
         assert process.wait(TIMEOUT_S) == 0
 
 
-# --- the recipes of docs/installation.md -----------------------------------------------------
+# --- the recipes of docs/guides/installation.md -----------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 def follow(environment: Environment, recipes: list[str], wheel: Path, **variables: str) -> None:
     """Run the commands of recipes as an administrator types them, with this wheel as gpu-sentry."""
-    text = "".join(documented_commands("installation.md", name) for name in recipes)
+    text = "".join(documented_commands("guides/installation.md", name) for name in recipes)
     text = re.sub(r"gpu-sentry(\[\w+\])?", lambda found: f"{wheel}{found[1] or ''}", text)
     environment.install(
         ["bash", "-ec", text],

@@ -48,7 +48,7 @@ from tests.harness.prometheus import (
 )
 from tests.harness.sentinel_process import eventually
 
-DOCUMENT = ROOT / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "reference/metrics.md"
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_pa
 def test_the_package_of_the_document_runs_by_its_name(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
-    text = (EXAMPLE.parents[1] / "docs" / "writing-workloads.md").read_text()
+    text = (EXAMPLE.parents[1] / "docs" / "guides/workloads.md").read_text()
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
     (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The figures of docs/benchmarks.md are those of the measured files."""
+"""The figures of docs/internals/benchmarks.md are those of the measured files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.report import Report
 from benchmarks.results import Results
 
 MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "measured"
-DOCUMENT = MEASURED.parents[1] / "docs" / "benchmarks.md"
+DOCUMENT = MEASURED.parents[1] / "docs" / "internals/benchmarks.md"
 
 
 @cache
@@ -41,14 +41,15 @@ def numbers(text: str) -> set[str]:
 
 
 def raw_files(text: str) -> list[str]:
-    return re.findall(r"\]\(\.\./benchmarks/measured/([\w-]+\.jsonl)\)", text)
+    return re.findall(r"\]\((?:\.\./)+benchmarks/measured/([\w-]+\.jsonl)\)", text)
 
 
 def rows() -> list[tuple[str, str]]:
     """Collect the rows of tables, each with what names its raw files: itself or the line above."""
     found = []
     above = ""
-    for block in DOCUMENT.read_text().split("\n\n"):
+    text, _, _ = DOCUMENT.read_text().partition("\n## Scale\n")
+    for block in text.split("\n\n"):
         if block.startswith("|"):
             found += [(line, line if raw_files(line) else above) for line in block.splitlines()[2:]]
         above = block
