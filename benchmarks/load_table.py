@@ -1,4 +1,4 @@
-"""Render the results of ``benchmarks.load`` as a table for docs/internals/benchmarks.md, with the bars."""
+"""Render the results of ``benchmarks.load`` as the table of docs/internals/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render the results as tables, each figure beside its bar; docs/internals/benchmarks.md has some of them."""
+"""Render the results as tables, each figure beside its bar, as in docs/internals/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
         assert process.wait(TIMEOUT_S) == 0
 
 
-# --- the recipes of docs/guides/installation.md -----------------------------------------------------
+# --- the recipes of docs/guides/installation.md ------------------------------------------------
 
 
 @pytest.fixture(scope="module")
