@@ -352,7 +352,7 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 def _daemon_findings(evidence: MomentEvidence, limits: Limits) -> Judgement:
     """The stressors of a running daemon, and of those before it, have found nothing wrong.
 
-    Reads the daemon's status: what it has verified.
+    Reads what the daemon and those before it have verified.
     """
     if evidence.findings is None:
         return not_applicable("no daemon of this user answers")

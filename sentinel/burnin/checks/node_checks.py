@@ -57,7 +57,7 @@ _MISSING = Action(
 def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
     """NVML lists every GPU on the PCI bus.
 
-    Reads /sys/bus/pci/devices, nvmlDeviceGetCount.
+    Reads /sys/bus/pci/devices against nvmlDeviceGetCount.
     """
     if any(gpu.driver == "simulated" for gpu in evidence.gpus):
         return not_applicable("simulated GPUs are not on the bus")
