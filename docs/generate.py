@@ -20,6 +20,7 @@ import click
 
 if TYPE_CHECKING:
     from sentinel.burnin.checks.check import Check
+    from sentinel.protocol.events import Field
 
 DOCS = Path(__file__).resolve().parent
 
@@ -87,10 +88,7 @@ def _events(*, of_host: bool) -> str:
             # The anchor that a heading with this name would have.
             f'<a id="{one.name.replace(".", "")}"></a>`{one.name}`',
             one.description,
-            "<br>".join(
-                f"`{field.name}` ({field.type})" + (field.text and f": {field.text}")
-                for field in one.fields
-            ),
+            "<br>".join(_field(field) for field in one.fields),
         )
         for one in EVENTS.values()
         if one.host == of_host
@@ -98,12 +96,25 @@ def _events(*, of_host: bool) -> str:
     return _table(("Event", "When", "Fields"), rows)
 
 
+def _field(field: Field) -> str:
+    """Return a field, without a type that its name has."""
+    kind = field.type
+    for end, unit in UNITS.items():
+        if field.name.endswith(end):
+            kind = kind.replace(unit, "").strip()
+    kind = re.sub(r"^text\b", "", kind).strip()
+    return f"`{field.name}`" + (kind and f" ({kind})") + (field.text and f": {field.text}")
+
+
 def rules() -> str:
     """Return the table of the rules by which a GPU is occupied or not."""
     from sentinel.protocol.rules import RULES
 
-    rows = [(f"`{one.name}`", one.text, one.time) for one in RULES.values()]
-    return _table(("Rule", "Decides while", "Time until that may change"), rows)
+    rows = [
+        (f"`{one.name}`", one.text + (f" (*until {one.time}*)" if one.time else ""))
+        for one in RULES.values()
+    ]
+    return _table(("Rule", "Decides while"), rows)
 
 
 def metrics_of_daemon() -> str:
@@ -302,6 +313,9 @@ def torch_builds() -> str:
     ]
     return _table(("Driver", "Command"), rows)
 
+
+#: The units that the names of fields end with.
+UNITS = {"_s": "seconds", "_at": "clock", "_w": "watts", "_c": "°C", "_mhz": "MHz"}
 
 #: The generated parts by name.
 PARTS: Mapping[str, Callable[[], str]] = {

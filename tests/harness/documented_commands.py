@@ -230,7 +230,6 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation",
     # The daemon and its API.
     r"sentinel start(?: --metrics 8766| --tcp 127\.0\.0\.1:8765)?": HERE,
-    r"sentinel run": HERE,
     r"sentinel --once": HERE,
     r"sentinel --config site\.toml": HERE,
     r"python -m sentinel --simulate 2 --rearm 2s": HERE,

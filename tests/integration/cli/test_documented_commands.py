@@ -35,9 +35,7 @@ ALONE = re.compile(
 #: Of these, the ones that find simulated GPUs by an option alone, which the document leaves out.
 REAL = re.compile(r"sentinel (?:start|run|--once|--config|check|doctor)\b.*")
 #: Commands that run until they are interrupted, and what they print first.
-ENDLESS = re.compile(
-    r"sentinel run|sentinel --config .*|python -m sentinel --simulate 2 --rearm 2s|curl -sN .*"
-)
+ENDLESS = re.compile(r"sentinel --config .*|python -m sentinel --simulate 2 --rearm 2s|curl -sN .*")
 #: The exit codes of commands that show a failure; all others must succeed.
 CODES = {
     r"sentinel status --color sometimes --json": {2},
