@@ -214,6 +214,8 @@ PROOFS: dict[str, str | Because] = {
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
     r"make dist": Because("It downloads build and twine; test_wheel.py builds the same files."),
+    r"make site": "integration/deploy/test_site.py"
+    "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",
