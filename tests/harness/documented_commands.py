@@ -212,8 +212,12 @@ PROOFS: dict[str, str | Because] = {
     r"make demo": "integration/deploy/test_makefile.py"
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
+    r"make site": "integration/deploy/test_site.py"
+    "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
     r"make dist": Because("It downloads build and twine; test_wheel.py builds the same files."),
+    r"make site": "integration/deploy/test_site.py"
+    "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",
