@@ -130,17 +130,12 @@ def metrics_of_gpu() -> str:
 def _metrics(*, of_gpu: bool) -> str:
     from sentinel.api.metric_table import GPU_LABELS, METRICS
 
-    rows = [
-        (
-            f"`{one.name}`",
-            one.kind,
-            ", ".join(f"`{label}`" for label in one.labels if label not in GPU_LABELS),
-            one.help,
-        )
-        for one in METRICS
-        if one.name.startswith("sentinel_gpu_") == of_gpu
-    ]
-    return _table(("Metric", "Type", "Labels", "Meaning"), rows)
+    rows = []
+    for one in METRICS:
+        if one.name.startswith("sentinel_gpu_") == of_gpu:
+            own = ", ".join(label for label in one.labels if label not in GPU_LABELS)
+            rows.append((f"`{one.name}{f'{{{own}}}' if own else ''}`", one.help.rstrip(".")))
+    return _table(("Metric", "Meaning"), rows)
 
 
 def levels() -> str:
