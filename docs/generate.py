@@ -43,12 +43,15 @@ def options() -> str:
         flag = " ".join([option.opts[0], *_metavar(option)])
         if setting is None:
             text = (option.help or "").partition("  [default")[0]
-            rows.append((f"`{flag}`", "", "", "", text))
+            rows.append((f"`{flag}`", "", text.rstrip(".")))
         else:
-            key = f"`{setting.key}`" + ("†" if setting.scope is Scope.GPU else "")
-            text = " ".join(filter(None, [setting.help, EFFECTS.get(setting.key)]))
-            rows.append((f"`{flag}`", setting.default, setting.limits, key, text))
-    return _table(("Option", "Default", "Allowed", "Key", "Meaning"), rows)
+            marks = ("†" if setting.scope is Scope.GPU else "") + (
+                "‡" if setting.key in EFFECTS else ""
+            )
+            values = f"{setting.default} {f'({setting.limits})' if setting.limits else ''}".strip()
+            cell = f"`{flag}`<br>`{setting.key}`{marks}"
+            rows.append((cell, values, setting.help.rstrip(".")))
+    return _table(("Option, key", "Default (allowed)", "Meaning"), rows)
 
 
 def _metavar(option: click.Option) -> list[str]:
@@ -130,17 +133,12 @@ def metrics_of_gpu() -> str:
 def _metrics(*, of_gpu: bool) -> str:
     from sentinel.api.metric_table import GPU_LABELS, METRICS
 
-    rows = [
-        (
-            f"`{one.name}`",
-            one.kind,
-            ", ".join(f"`{label}`" for label in one.labels if label not in GPU_LABELS),
-            one.help,
-        )
-        for one in METRICS
-        if one.name.startswith("sentinel_gpu_") == of_gpu
-    ]
-    return _table(("Metric", "Type", "Labels", "Meaning"), rows)
+    rows = []
+    for one in METRICS:
+        if one.name.startswith("sentinel_gpu_") == of_gpu:
+            own = ", ".join(label for label in one.labels if label not in GPU_LABELS)
+            rows.append((f"`{one.name}{f'{{{own}}}' if own else ''}`", one.help.rstrip(".")))
+    return _table(("Metric", "Meaning"), rows)
 
 
 def levels() -> str:

@@ -216,8 +216,6 @@ PROOFS: dict[str, str | Because] = {
     "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
     r"make dist": Because("It downloads build and twine; test_wheel.py builds the same files."),
-    r"make site": "integration/deploy/test_site.py"
-    "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"python -m benchmarks\.soak --real .*": _MEASURED,
     r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
     "::test_nothing_grows_in_a_short_soak",

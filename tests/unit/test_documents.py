@@ -201,8 +201,9 @@ def options_table() -> dict[str, tuple[str, str]]:
     """Read the default and the bounds of each flag from docs/reference/configuration.md."""
     _, _, text = (ROOT / "docs/reference/configuration.md").read_text().partition("\n## Options\n")
     text, _, _ = text.partition("\n## ")
-    rows = re.findall(r"^\| `(--[\w-]+)[^`]*` \|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
-    return {flag: (default.strip(), allowed.strip()) for flag, default, allowed in rows}
+    cell = r"^\| `(--[\w-]+)[^`]*`(?:<br>`[\w.]+`[†‡]*)? \| ([^|(]*)(?:\(([^|]*)\) )?\|"
+    rows = re.findall(cell, text, re.MULTILINE)
+    return {flag: (default.strip(), allowed) for flag, default, allowed in rows}
 
 
 def test_the_document_of_the_configuration_lists_exactly_the_flags_of_run() -> None:
