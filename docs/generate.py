@@ -43,12 +43,15 @@ def options() -> str:
         flag = " ".join([option.opts[0], *_metavar(option)])
         if setting is None:
             text = (option.help or "").partition("  [default")[0]
-            rows.append((f"`{flag}`", "", "", "", text))
+            rows.append((f"`{flag}`", "", text.rstrip(".")))
         else:
-            key = f"`{setting.key}`" + ("†" if setting.scope is Scope.GPU else "")
-            text = " ".join(filter(None, [setting.help, EFFECTS.get(setting.key)]))
-            rows.append((f"`{flag}`", setting.default, setting.limits, key, text))
-    return _table(("Option", "Default", "Allowed", "Key", "Meaning"), rows)
+            marks = ("†" if setting.scope is Scope.GPU else "") + (
+                "‡" if setting.key in EFFECTS else ""
+            )
+            values = f"{setting.default} {f'({setting.limits})' if setting.limits else ''}".strip()
+            cell = f"`{flag}`<br>`{setting.key}`{marks}"
+            rows.append((cell, values, setting.help.rstrip(".")))
+    return _table(("Option, key", "Default (allowed)", "Meaning"), rows)
 
 
 def _metavar(option: click.Option) -> list[str]:

@@ -201,8 +201,9 @@ def options_table() -> dict[str, tuple[str, str]]:
     """Read the default and the bounds of each flag from docs/reference/configuration.md."""
     _, _, text = (ROOT / "docs/reference/configuration.md").read_text().partition("\n## Options\n")
     text, _, _ = text.partition("\n## ")
-    rows = re.findall(r"^\| `(--[\w-]+)[^`]*` \|([^|]*)\|([^|]*)\|", text, re.MULTILINE)
-    return {flag: (default.strip(), allowed.strip()) for flag, default, allowed in rows}
+    cell = r"^\| `(--[\w-]+)[^`]*`(?:<br>`[\w.]+`[†‡]*)? \| ([^|(]*)(?:\(([^|]*)\) )?\|"
+    rows = re.findall(cell, text, re.MULTILINE)
+    return {flag: (default.strip(), allowed) for flag, default, allowed in rows}
 
 
 def test_the_document_of_the_configuration_lists_exactly_the_flags_of_run() -> None:
@@ -263,7 +264,7 @@ def test_everything_that_the_page_for_new_owners_names_exists() -> None:
 
 def test_the_price_list_is_roughly_true() -> None:
     """Otherwise run ``python docs/price_list.py``; to the line, each change would break it."""
-    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|", architecture()[1], re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \| ([\d,]+) \|", architecture()[1], re.MULTILINE)
     listed = {feature: int(lines.replace(",", "")) for feature, lines in rows}
     counted = document_program("price_list").prices()
     assert listed == {
