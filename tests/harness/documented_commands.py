@@ -151,7 +151,6 @@ NOT_COMMANDS = {
     " sh -c '/usr/local/bin/sentinel check --nagios; exit 0'": (
         "a line of nhc.conf, in test_accept_a_node.py"
     ),
-    "pass 2, pattern random, descending, covered 87.9 % of the device's memory": "a line of a log",
 }
 
 _SYSTEMD = Because("It changes the services of a host; systemd-analyze checks the unit.")
