@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement
 
 from markdown import Markdown
 from markdown.extensions import Extension
@@ -45,10 +45,10 @@ class GitHubLike(Treeprocessor):
     repository: str | None
 
     def run(self, root: Element) -> None:
-        """Change all links and pictures of a page, and escaped bars within code in its tables."""
+        """Change the links and pictures of a page, and code in its tables."""
         for cell in root.iter("td"):
             for code in cell.iter("code"):
-                code.text = AtomicString((code.text or "").replace(r"\|", "|"))
+                _unescape(code)
         for element in root.iter():
             for name in ("href", "src"):
                 if name in element.attrib:
@@ -74,6 +74,15 @@ class GitHubLike(Treeprocessor):
             del element.attrib[name]
             element.tag = "abbr"
             element.attrib["title"] = f"{path} in the repository"
+
+
+def _unescape(code: Element) -> None:
+    """Remove the escapes of bars, and allow breaks in the name of a test, which is long."""
+    text = (code.text or "").replace(r"\|", "|")
+    parts = re.split(r"(?<=[/:_])(?=\w)", text) if "::" in text else [text]
+    code.text = AtomicString(parts[0])
+    for part in parts[1:]:
+        SubElement(code, "wbr").tail = AtomicString(part)
 
 
 class _Links(Extension):
