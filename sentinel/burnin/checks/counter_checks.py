@@ -78,7 +78,7 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
 @check(
     "gpu.whole",
     rule="not tested with MIG",
-    source=f"{basis.OWN}: no stressor is started on a divided GPU",
+    source=basis.OWN,
     do=basis.NOTHING,
 )
 def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:

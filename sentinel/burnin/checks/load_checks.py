@@ -241,7 +241,7 @@ def _failures(record: GpuRecord) -> list[Mapping[str, Any]]:
 
 @check(
     "stressor.failures",
-    source=f"{basis.OWN}: a fault of the GPU may look like one of the workload",
+    source=basis.OWN,
     do=Action(
         Severity.MONITOR,
         "TRIAGE: read the reason; look for XIDs and errors of the memory at that time.",

@@ -276,8 +276,8 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.all_reduce",
-    rule=f"warn by the reference of the model; by the floor for {_NVLS_GPUS} GPUs with NVLS;"
-    f" without either, with {MIN_PEERS} GPUs or more, by their median",
+    rule=f"warn by the reference of the model, by the floor for {_NVLS_GPUS} GPUs with NVLS, or"
+    f" else by the median of {MIN_PEERS} GPUs or more",
     source=f"{basis.DCGM_SHARE}; with NVLS: Azure's floor for the H200, 431 GB/s, and 0.9 of what"
     f" Voltage Park measured on the H100, 479.7 GB/s at 8 GiB; the median: {basis.OWN}",
     do=_SLOWEST_LINK,
@@ -316,7 +316,7 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.all_reduce_history",
-    source=f"{basis.OWN}, as bandwidth.history",
+    source=basis.OWN,
     do=_SLOWEST_LINK,
     unit="of the median",
     warn=below(0.95),
