@@ -15,7 +15,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
-from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Running, Stopped, Unknown
+from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Idle, Running, Stopped, Unknown
 from sentinel.core.node import groups
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
@@ -25,11 +25,13 @@ from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
-from sentinel.protocol.views import BurninFields
+from sentinel.protocol.views import BurninFields, HealthCause
 
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
 UNREADABLE_S = 60.0
+#: A GPU that is too hot to begin, and without work, does no more phases after so long, in seconds.
+HOT_S = 600.0
 #: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
 MAX_OVERHEATS = 5
 #: The beginning of the reason if the GPU itself is at fault, and not the driver of the host.
@@ -178,9 +180,8 @@ def _advance_gpu(
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
-    if _is_divided(gpu_state) and not config.repeat:
-        # Only an operator's command ends that: waiting for it would keep the whole run waiting.
-        burnin = progress.end(burnin, plan, "it is not tested: MIG is enabled")
+    if not config.repeat and (why := _why_never_begun(gpu_state, now, config)):
+        burnin = progress.end(burnin, plan, why)
     if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
@@ -302,9 +303,19 @@ def _why_too_hot(burnin: Burnin) -> str | None:
     return f"the GPU has reached its own temperature limit {burnin.overheats} times"
 
 
-def _is_divided(gpu_state: GpuState) -> bool:
-    """Check whether a GPU is in MIG mode."""
-    return isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "mig"
+def _why_never_begun(gpu_state: GpuState, now: float, config: Config) -> str | None:
+    """Explain why waiting for a GPU would keep the whole run waiting, or return None.
+
+    MIG mode ends by an operator's command alone; a GPU without work has no reason to cool down.
+    """
+    match gpu_state.occupancy:
+        case Busy(rule="mig"):
+            return "it is not tested: MIG is enabled"
+        case Idle(since=since) if gpu_state.health is not None and not gpu_state.is_live:
+            is_hot = health.forbidding_cause(gpu_state, config) is HealthCause.TEMPERATURE
+            if is_hot and now >= max(since, gpu_state.health.heat_since) + HOT_S:
+                return "it was too hot for ten minutes without any work"
+    return None
 
 
 def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:

@@ -184,14 +184,19 @@ def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
     assert given_up == "the GPU has reached its own temperature limit 5 times"
 
 
-def test_a_gpu_that_is_too_hot_to_begin_says_so() -> None:
-    world = running(plan_of(FP64))
+def test_a_gpu_that_is_too_hot_to_begin_says_so_and_does_not_keep_the_run_waiting() -> None:
+    world = running(plan_of(FP64), gpus=2)
     world.at(0).telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
     world.at(0).temperature = 95
     world.run_for(120)
     assert world.at(0).child is None
     waiting = world.events("burnin.progress")[-1].fields["waiting"]
     assert waiting == "its health is critical because of its temperature"
+    world.run_for(450)
+    assert progress_of(world).ended is None
+    finish(world)
+    assert progress_of(world).ended == "it was too hot for ten minutes without any work"
+    assert progress_of(world, 1).ended is None
 
 
 def test_a_stall_of_the_whole_host_is_no_hang() -> None:
