@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -218,9 +217,6 @@ class _Pod:
                 self._report("Failed", reason=f"{container['name']}: {code}: {log}"[:400])
                 return
         for container in self._spec["containers"]:
-            # Simulated GPUs are for one user; devices would be for all.
-            for path in (self.node.folder / "gpus", *(self.node.folder / "gpus").rglob("*")):
-                os.chown(path, *self.containers.user(container))
             self.containers.start(container)
         self._report("Running")
         probes = [one for one in self._spec["containers"] if "startupProbe" in one]

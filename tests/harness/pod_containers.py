@@ -30,7 +30,10 @@ _NODE = "/media"
 _SENTINEL = f"""\
 case "$1 $2" in
 "burnin --resume") set -- "$@" --simulate {{count}} ;;
-run*|"burnin --"*) set -- "$@" --simulate {{count}} --gpus {{gpus}} ;;
+run*|"burnin --"*)
+    if [ -S /run/sentinel/sentinel.sock ]; then set -- "$@" --simulate {{held}}
+    else set -- "$@" --simulate {{count}} --gpus {{gpus}}
+    fi ;;
 esac
 cd {shlex.quote(str(ROOT))}
 {EXEC_SENTINEL}"""
@@ -72,8 +75,8 @@ def prepare_node(folder: Path, gpus: range) -> None:
     for name in ("bin", "python"):
         (folder / name).mkdir(parents=True)
     Registry.create(folder / "gpus", gpus.stop)
-    chosen = ",".join(map(str, gpus))
-    write_script(folder / "bin" / "sentinel", _SENTINEL.format(count=gpus.stop, gpus=chosen))
+    chosen = {"count": gpus.stop, "held": len(gpus), "gpus": ",".join(map(str, gpus))}
+    write_script(folder / "bin" / "sentinel", _SENTINEL.format(**chosen))
     write_script(folder / "bin" / "tini", 'shift\nexec "$@"')
     (folder / "python" / "torch.py").symlink_to(TESTS / "fake_torch.py")
 
@@ -110,6 +113,11 @@ class Containers:
         """Start a container."""
         place = self._folder / container["name"]
         place.mkdir(parents=True)
+        environment = self._environment(container)
+        if environment.get("NVIDIA_VISIBLE_DEVICES") == "all":
+            # Simulated GPUs are for one user; devices would be for all.
+            for path in (self._node / "gpus", *(self._node / "gpus").rglob("*")):
+                os.chown(path, *self.user(container))
         setup = place / "setup"
         read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem")
         lines = [
@@ -123,7 +131,7 @@ class Containers:
         with (place / "log").open("wb") as log:
             process = subprocess.Popen(
                 ["unshare", *self._namespaces(), "--propagation", "private", "sh", str(setup)],
-                env=self._environment(container),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -173,6 +181,7 @@ class Containers:
             host.mkdir(parents=True, exist_ok=True)
             return host
         place = self._folder / "volumes" / str(volume["name"])
+        is_new = not place.exists()
         place.mkdir(parents=True, exist_ok=True)
         if "configMap" in volume:
             name = volume["configMap"]["name"]
@@ -180,15 +189,16 @@ class Containers:
             path = f"/api/v1/namespaces/{space}/configmaps/{name}"
             for key, text in self._plane.get(path)["data"].items():
                 (place / key).write_text(text)
-        elif "emptyDir" in volume:
-            place.chmod(0o777)
-        else:
+        elif "emptyDir" in volume and is_new:
+            place.chmod(0o777)  # without the sticky bit, as a kubelet makes it
+        elif "emptyDir" not in volume:
             raise ValueError(f"the stand-in has no volume like {volume}")
         return place
 
     def _environment(self, container: Mapping[str, Any]) -> dict[str, str]:
         own = {"PATH": f"{_NODE}/bin:{os.environ['PATH']}", "SENTINEL_SIM_DIR": f"{_NODE}/gpus"}
-        own |= {"HOME": "/tmp", "PYTHONPATH": f"{_NODE}/python:{TESTS}:{ROOT}"}  # noqa: S108
+        own |= {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108
+        own |= {"PYTHONPATH": f"{_NODE}/python:{TESTS}:{ROOT}"}
         for variable in container.get("env", []):
             value = variable.get("value", "")
             if "valueFrom" in variable:
