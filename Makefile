@@ -16,9 +16,12 @@ INPUTS := $(shell awk '/^\[/ { keep = !/^\[+tool\.(ruff|mypy|pytest|importlinter
 	pyproject.toml | cat - constraints.txt | cksum | cut -d ' ' -f 1)
 INSTALLED := $(VENV)/.installed-$(INPUTS)
 INSTALLED_DEV := $(VENV)/.installed-dev-$(INPUTS)
+INSTALLED_SITE := $(VENV)-site/.installed-$(shell cksum < docs/mkdocs/requirements.txt | cut -d ' ' -f 1)
 # Compiling every module of torch takes as long as the rest of the installation. The first import
 # compiles the few that are used, even where the environment forbids bytecode.
 export PYTHONDONTWRITEBYTECODE :=
+# Material announces with each build that MkDocs 2 will not run it; requirements.txt pins MkDocs 1.
+export NO_MKDOCS_2_WARNING := 1
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-compile \
 	--constraint constraints.txt
 
@@ -27,7 +30,7 @@ VAGUE := nobody|somebody|whoever|let be|by turns|anew|let go of|keep off
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all fuzz soak check audit docs dist clean
+.PHONY: help demo test test-all fuzz soak check audit docs site dist clean
 
 help: ## List the targets
 	@echo 'make TARGET   (PYTHON=python3.12 chooses the interpreter for $(VENV))'
@@ -70,6 +73,10 @@ audit: $(INSTALLED) ## Look the dependencies up among known vulnerabilities, and
 docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the OpenAPI document
 	$(BIN)/python docs/generate.py
 
+site: $(INSTALLED_SITE) ## Render the documents as a site that can be searched, in site/, and check its links
+	@$(VENV)-site/bin/mkdocs build --strict --quiet --config-file docs/mkdocs/mkdocs.yml
+	@echo 'Open site/index.html'
+
 dist: ## Build the wheel and the source distribution in dist/, and check what an index would show
 	@rm -rf dist
 	@$(PYTHON) -m venv $(VENV)-dist
@@ -78,7 +85,7 @@ dist: ## Build the wheel and the source distribution in dist/, and check what an
 	$(VENV)-dist/bin/twine check --strict dist/*
 
 clean: ## Remove everything that can be made again
-	rm -rf $(VENV) $(VENV)-audit $(VENV)-dist build dist docs/sentinel.1 docs/openapi.json docs/completion docs/index_page.md .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-dist $(VENV)-site build dist site docs/sentinel.1 docs/openapi.json docs/completion docs/index_page.md .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Another input gives the stamp another name, and the environment is made from scratch: packages
@@ -98,4 +105,10 @@ $(INSTALLED_DEV): $(INSTALLED)
 	@$(PIP) --quiet --editable '.[dev]'
 	@echo 'Compiling what the tests import: each of their workers would do it otherwise'
 	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
+	@touch $@
+
+$(INSTALLED_SITE):
+	@rm -rf $(VENV)-site
+	@$(PYTHON) -m venv $(VENV)-site
+	@$(VENV)-site/bin/python -m pip --disable-pip-version-check install --quiet --requirement docs/mkdocs/requirements.txt
 	@touch $@

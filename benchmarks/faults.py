@@ -7,13 +7,13 @@ import itertools
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from benchmarks.handover_race import Races
-from benchmarks.host_gpus import Host
+from benchmarks.host_gpus import Card, Host
 from benchmarks.processes import (
     HANG_FILE,
     HANGING_NVML,
@@ -39,6 +39,8 @@ FAULTS = {
 }
 #: The fault of a probe whose driver calls hang.
 HUNG = "probe-hung"
+#: The faults that are also followed by a newcomer on each GPU.
+ON_EVERY_GPU = [fault for fault in FAULTS if fault not in {"api-stopped", "stressor-stopped"}]
 #: The times between the fault and the start of the newcomer, in seconds, in turn.
 DELAYS_S = (0.02, 0.1, 0.5, 1.0, 2.5)
 
@@ -59,25 +61,35 @@ class Faults:
     def race(self, fault: str, workload: str, ahead: int) -> list[Record]:
         """Race one newcomer some time after a fault."""
         with self._rig.at(HANGING_NVML if fault == HUNG else HOST):
-            return self._race(fault, workload, ahead)
+            return self._race(fault, workload, ahead, self._rig.host.cards[:1])
 
-    def _race(self, fault: str, workload: str, ahead: int) -> list[Record]:
-        card = self._rig.host.cards[0]
-        newcomer = self._races.newcomer("bare", card, ahead)
-        sentinel = self._rig.sentinel(workload, [card])
-        sentinel.wait_held([card.uuid])
+    def on_every_gpu(self, fault: str, workload: str) -> list[Record]:
+        """Race a newcomer on each GPU some time after a fault, simultaneously."""
+        return self._race(fault, workload, 1, self._rig.host.cards)
+
+    def _race(self, fault: str, workload: str, ahead: int, cards: Sequence[Card]) -> list[Record]:
+        newcomers = [self._races.newcomer("bare", card, ahead) for card in cards]
+        sentinel = self._rig.sentinel(workload, cards)
+        held = [card.uuid for card in cards]
+        sentinel.wait_held(held)
         time.sleep(random.uniform(0.0, 1.0))
-        sentinel.wait_held([card.uuid])
+        sentinel.wait_held(held)
         delay = next(self._delays[fault])
         before = len(sentinel.lines)
         with _fault(fault, sentinel, self._rig.host):
             time.sleep(delay)
-            newcomer.send_line("go")
-            record = self._races.outcome("bare", card, newcomer)
+            for newcomer in newcomers:
+                newcomer.send_line("go")
+            records = [
+                self._races.outcome("bare", card, newcomer)
+                for card, newcomer in zip(cards, newcomers, strict=True)
+            ]
         # A killed supervisor reports nothing; the next race starts another one.
         dead = fault == "supervisor-killed"
-        outcome = {} if dead else self._races.handover(sentinel, card, before)
-        return [{**record, "workload": workload, "fault": fault, "delay_s": delay, **outcome}]
+        for record, card in zip(records, cards, strict=True):
+            record.update(workload=workload, fault=fault, delay_s=delay)
+            record.update({} if dead else self._races.handover(sentinel, card, before))
+        return records
 
 
 @contextlib.contextmanager

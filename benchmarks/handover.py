@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.costs import Costs
-from benchmarks.faults import FAULTS, HUNG, Faults
+from benchmarks.faults import FAULTS, HUNG, ON_EVERY_GPU, Faults
 from benchmarks.handover_race import Races
 from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import HAS_MPS, HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
+from benchmarks.several_gpus import SeveralGpus
 
 #: The other built-in workloads, and gemm in other dtypes, by the names of their cells.
 OTHERS = {
@@ -78,12 +79,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     yield from fault_cells(rig, races)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     if len(rig.host.cards) > 1:
-        yield Cell(
-            name="every-gpu-at-once",
-            rounds=5,
-            seconds=30,
-            run=lambda _: races.on_every_gpu("bare", "elementwise"),
-        )
+        yield from several_gpu_cells(rig, races)
     held = partial(costs.all_held, "gemm")  # the default
     for name, run in (
         ("cost-held", held),
@@ -127,6 +123,27 @@ def fault_cells(rig: Rig, races: Races) -> Iterator[Cell]:
         for workload in WORKLOADS:
             race = partial(faults.race, fault, workload)
             yield Cell(name=f"{workload}-{fault}", rounds=20, seconds=18, run=race)
+
+
+def several_gpu_cells(rig: Rig, races: Races) -> Iterator[Cell]:
+    """List the measurements on all GPUs of a host that has several."""
+    several, faults = SeveralGpus(rig, races), Faults(rig, races)
+    at_once = unprepared(partial(races.on_every_gpu, "bare", "elementwise"))
+    yield Cell(name="every-gpu-at-once", rounds=5, seconds=30, run=at_once)
+    for fault in ON_EVERY_GPU:
+        race = partial(faults.on_every_gpu, fault, "hold")
+        yield Cell(name=f"every-gpu-{fault}", rounds=5, seconds=40, run=unprepared(race))
+    if rig.host.simulation is None:
+        for name, run in (("in-turn", several.in_turn), ("nccl", several.nccl)):
+            race = partial(run, "hold")
+            yield Cell(name=f"every-gpu-{name}", rounds=5, seconds=60, run=unprepared(race))
+    onlooker = partial(several.onlooker, "hold")
+    yield Cell(name="every-gpu-onlooker", rounds=3, seconds=60, run=unprepared(onlooker))
+
+
+def unprepared(run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:
+    """Wrap ``run`` as a round that has no newcomers loaded for the next ones."""
+    return lambda _: run()
 
 
 def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[Record]]:

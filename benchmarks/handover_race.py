@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.host_gpus import Card
@@ -39,6 +40,22 @@ _WHILE_IT_STOPS = (0.0, 0.5)
 CLIENTS = 1000
 #: How many clients one MPS server has.
 _MPS_CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class Held:
+    """GPUs that a sentinel holds, each with an armed memory watch.
+
+    Attributes:
+        before: The number of sentinel's events so far.
+        levels: The number of lines of each reader so far.
+    """
+
+    sentinel: Sentinel
+    cards: Sequence[Card]
+    before: int
+    readers: list[Program]
+    levels: list[int]
 
 
 class Races:
@@ -238,6 +255,17 @@ class Races:
         self, kind: str, workload: str, ahead: int, cards: Sequence[Card]
     ) -> list[Record]:
         newcomers = [self.newcomer(kind, card, ahead) for card in cards]
+        held = self.hold(workload, cards)
+        for newcomer in newcomers:
+            newcomer.send_line("go")
+        records = [
+            self.outcome(kind, card, newcomer)
+            for card, newcomer in zip(cards, newcomers, strict=True)
+        ]
+        return self.complete(records, workload, held)
+
+    def hold(self, workload: str, cards: Sequence[Card]) -> Held:
+        """Have sentinel hold GPUs at a random moment, and watch their memory."""
         sentinel = self._rig.sentinel(workload, cards)
         readers = [self._rig.reader(card) for card in cards]
         held = [card.uuid for card in cards]
@@ -248,16 +276,14 @@ class Races:
         for reader, level in zip(readers, levels, strict=True):
             reader.send_line("arm")
             reader.wait(lambda line: "armed" in line, 5, level)
-        before = len(sentinel.lines)
-        for newcomer in newcomers:
-            newcomer.send_line("go")
-        records = [
-            self.outcome(kind, card, newcomer)
-            for card, newcomer in zip(cards, newcomers, strict=True)
-        ]
-        for record, card, reader, level in zip(records, cards, readers, levels, strict=True):
+        return Held(sentinel, cards, len(sentinel.lines), readers, levels)
+
+    def complete(self, records: list[Record], workload: str, held: Held) -> list[Record]:
+        """Add the figures of sentinel and of the memory watch to the outcome on each GPU."""
+        watched = zip(records, held.cards, held.readers, held.levels, strict=True)
+        for record, card, reader, level in watched:
             record["workload"] = workload
-            record.update(self.handover(sentinel, card, before))
+            record.update(self.handover(held.sentinel, card, held.before))
             record.update(_growth(reader, level, record))
         return records
 

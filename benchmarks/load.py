@@ -97,7 +97,7 @@ class Load:
         self._rig.no_sentinel()
         self._rig.wait_empty([self._card])
         arguments = [str(cell.bare), "--gpu", self._card.uuid, *self._rig.simulation_arguments()]
-        loop = self._rig.start("benchmarks.torch_loops", *arguments, card=self._card)
+        loop = self._rig.start("benchmarks.torch_loops", *arguments, cards=[self._card])
         try:
             loop.ready()
             return self._sample(loop, cell.rate, self._seconds / 2)

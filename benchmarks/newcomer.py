@@ -72,14 +72,11 @@ class Driver:
         return free.value, total.value
 
 
-def bare(size: int, stay: float) -> None:
-    """Run as a bare CUDA program: create a context, read the free memory, allocate once."""
-    driver = Driver()
-    go = wait_for_start()
-    driver.do("cuInit", 0)
+def allocate(driver: Driver, number: int, size: int, go: float) -> tuple[Result, ctypes.c_uint64]:
+    """Create a context on GPU ``number``, read the free memory, and allocate once."""
     initialised = time.monotonic()
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    driver.do("cuDeviceGet", ctypes.byref(device), 0)
+    driver.do("cuDeviceGet", ctypes.byref(device), number)
     driver.do("cuCtxCreate_v2", ctypes.byref(context), 0, device)
     attached = time.monotonic()
     free, total = driver.memory()
@@ -100,13 +97,39 @@ def bare(size: int, stay: float) -> None:
         "allocation_s": done - requested_at,
         "memory_s": done - go,
     }
+    return result, pointer
+
+
+def bare(size: int, stay: float) -> None:
+    """Run as a bare CUDA program: create a context, read the free memory, allocate once."""
+    driver = Driver()
+    go = wait_for_start()
+    driver.do("cuInit", 0)
+    result, pointer = allocate(driver, 0, size, go)
     if stay:
         write_line(**result)
         time.sleep(stay)
         return
-    if status == 0 and size:
+    free = result["free"]
+    if result["got"] and size:
         driver.do("cuMemFree_v2", pointer)
     write_line(**result, grown=grown(free, lambda: driver.memory()[0]))
+
+
+def in_turn(size: int) -> None:
+    """Run as a bare CUDA program that takes each visible GPU, one after the other, and keeps all.
+
+    A turn begins with the end of the previous one, so only the first includes ``cuInit``.
+    """
+    driver = Driver()
+    begin = wait_for_start()
+    driver.do("cuInit", 0)
+    count = ctypes.c_int()
+    driver.do("cuDeviceGetCount", ctypes.byref(count))
+    for number in range(count.value):
+        write_line(turn=number, **allocate(driver, number, size, begin)[0])
+        begin = time.monotonic()
+    sys.stdin.readline()
 
 
 def with_torch(size: int, stay: float) -> None:
@@ -169,7 +192,7 @@ def simulated(gpu: str, size: int, stay: float) -> None:
 def main() -> None:
     """Run the selected kind of newcomer."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["bare", "torch", "simulated"])
+    parser.add_argument("kind", choices=["bare", "in-turn", "torch", "simulated"])
     parser.add_argument("--ask", type=int, required=True, help="bytes; 0 only looks")
     parser.add_argument("--stay", type=float, default=0.0, help="keep it for so many seconds")
     parser.add_argument("--gpu", default="0", help="for a simulated one: which GPU")
@@ -178,6 +201,8 @@ def main() -> None:
     try:
         if given.kind == "bare":
             bare(given.ask, given.stay)
+        elif given.kind == "in-turn":
+            in_turn(given.ask)
         elif given.kind == "torch":
             with_torch(given.ask, given.stay)
         else:

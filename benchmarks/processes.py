@@ -220,11 +220,13 @@ class Rig:
         finally:
             self._place = HOST
 
-    def start(self, *command: str, card: Card | None = None, within: Sequence[str] = ()) -> Program:
+    def start(
+        self, *command: str, cards: Sequence[Card] = (), within: Sequence[str] = ()
+    ) -> Program:
         """Start a program of this package, or any other by its full command."""
         is_module = command[0].startswith("bench")
         whole = [*within, *([sys.executable, "-m"] if is_module else []), *command]
-        return self._keep(Program(whole, self._environment([card] if card else []), self._errors))
+        return self._keep(Program(whole, self._environment(cards), self._errors))
 
     def _keep(self, program: Program) -> Program:
         self._started.append(program)
@@ -280,7 +282,7 @@ class Rig:
     def holder(self, card: Card, *way: str) -> Program:
         """Start another holder of a GPU; returns before it holds anything."""
         way += ("--gpu", card.uuid, *self.simulation_arguments())
-        return self.start("benchmarks.baselines", *way, card=card)
+        return self.start("benchmarks.baselines", *way, cards=[card])
 
     # --- newcomers ---
 
@@ -296,7 +298,7 @@ class Rig:
             kind = "simulated"
         arguments = ["--ask", str(ask), "--gpu", str(card.index), "--stay", str(stay)]
         within = self._place.newcomer
-        return self.start("benchmarks.newcomer", kind, *arguments, card=card, within=within)
+        return self.start("benchmarks.newcomer", kind, *arguments, cards=[card], within=within)
 
     def next_newcomer(self, kind: str, card: Card, ask: int) -> Program:
         """Return a newcomer that waits for its start."""
@@ -402,7 +404,7 @@ class Rig:
         with tempfile.TemporaryDirectory(prefix="sentinel-benchmark-mps-") as folder:
             folders = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
             variables = ("env", *(f"{name}={value}" for name, value in folders.items()))
-            control = self.start(*variables, MPS_CONTROL, "-f", card=card)
+            control = self.start(*variables, MPS_CONTROL, "-f", cards=[card])
             place = Place(newcomer=variables)
             try:
                 with self.at(place):  # the first client has the server started, which stays

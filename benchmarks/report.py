@@ -16,6 +16,8 @@ WORST_MARGIN = 0.045
 OVER_FLOOR, WORST_OVER_FLOOR = 1.12, 1.3
 FREE_SLACK = 16 * 2**20
 GROWTH_SLACK = 2 * 2**20
+#: The newcomers that use several GPUs.
+ON_SEVERAL = ("in-turn", "nccl")
 _KINDS = ("supervisor", "probe", "service", "stressor")
 RSS = {
     "supervisor": 45 * 10**6,
@@ -103,8 +105,14 @@ class Report:
         rows = []
         everything: list[Record] = []
         for name, records in self._races():
-            # In a start, own growth hides a newcomer's; after a fault, nothing may report the kill.
-            if _promised(name) and "-starting" not in name and "fault" not in records[0]:
+            # In a start, own growth hides a newcomer's; after a fault, nothing may report the kill;
+            # a job on several GPUs may open all of them long before it grows on one.
+            if (
+                _promised(name)
+                and "-starting" not in name
+                and "fault" not in records[0]
+                and records[0]["newcomer"] not in ON_SEVERAL
+            ):
                 everything += records
                 rows.append(self._margin_row(name, records))
         if not rows:

@@ -133,7 +133,7 @@ class Startup:
         self.rig.wait_empty([card])
         meter = PowerMeter(self.rig.host, card.uuid)
         began = time.monotonic()
-        tool = self.rig.start(*command, card=card)
+        tool = self.rig.start(*command, cards=[card])
         time.sleep(_RIVAL_S)
         at, median = full_power(meter.stop(), time.monotonic() - 3.0)
         _end_all(tool.pid)

@@ -20,6 +20,7 @@ import click
 
 if TYPE_CHECKING:
     from sentinel.burnin.checks.check import Check
+    from sentinel.protocol.events import Field
 
 DOCS = Path(__file__).resolve().parent
 
@@ -42,12 +43,15 @@ def options() -> str:
         flag = " ".join([option.opts[0], *_metavar(option)])
         if setting is None:
             text = (option.help or "").partition("  [default")[0]
-            rows.append((f"`{flag}`", "", "", "", text))
+            rows.append((f"`{flag}`", "", text.rstrip(".")))
         else:
-            key = f"`{setting.key}`" + ("†" if setting.scope is Scope.GPU else "")
-            text = " ".join(filter(None, [setting.help, EFFECTS.get(setting.key)]))
-            rows.append((f"`{flag}`", setting.default, setting.limits, key, text))
-    return _table(("Option", "Default", "Allowed", "Key", "Meaning"), rows)
+            marks = ("†" if setting.scope is Scope.GPU else "") + (
+                "‡" if setting.key in EFFECTS else ""
+            )
+            values = f"{setting.default} {f'({setting.limits})' if setting.limits else ''}".strip()
+            cell = f"`{flag}`<br>`{setting.key}`{marks}"
+            rows.append((cell, values, setting.help.rstrip(".")))
+    return _table(("Option, key", "Default (allowed)", "Meaning"), rows)
 
 
 def _metavar(option: click.Option) -> list[str]:
@@ -87,10 +91,7 @@ def _events(*, of_host: bool) -> str:
             # The anchor that a heading with this name would have.
             f'<a id="{one.name.replace(".", "")}"></a>`{one.name}`',
             one.description,
-            "<br>".join(
-                f"`{field.name}` ({field.type})" + (field.text and f": {field.text}")
-                for field in one.fields
-            ),
+            "<br>".join(_field(field) for field in one.fields),
         )
         for one in EVENTS.values()
         if one.host == of_host
@@ -98,12 +99,25 @@ def _events(*, of_host: bool) -> str:
     return _table(("Event", "When", "Fields"), rows)
 
 
+def _field(field: Field) -> str:
+    """Return a field, without a type that its name has."""
+    kind = field.type
+    for end, unit in UNITS.items():
+        if field.name.endswith(end):
+            kind = kind.replace(unit, "").strip()
+    kind = re.sub(r"^text\b", "", kind).strip()
+    return f"`{field.name}`" + (kind and f" ({kind})") + (field.text and f": {field.text}")
+
+
 def rules() -> str:
     """Return the table of the rules by which a GPU is occupied or not."""
     from sentinel.protocol.rules import RULES
 
-    rows = [(f"`{one.name}`", one.text, one.time) for one in RULES.values()]
-    return _table(("Rule", "Decides while", "Time until that may change"), rows)
+    rows = [
+        (f"`{one.name}`", one.text + (f" (*until {one.time}*)" if one.time else ""))
+        for one in RULES.values()
+    ]
+    return _table(("Rule", "Decides while"), rows)
 
 
 def metrics_of_daemon() -> str:
@@ -119,17 +133,12 @@ def metrics_of_gpu() -> str:
 def _metrics(*, of_gpu: bool) -> str:
     from sentinel.api.metric_table import GPU_LABELS, METRICS
 
-    rows = [
-        (
-            f"`{one.name}`",
-            one.kind,
-            ", ".join(f"`{label}`" for label in one.labels if label not in GPU_LABELS),
-            one.help,
-        )
-        for one in METRICS
-        if one.name.startswith("sentinel_gpu_") == of_gpu
-    ]
-    return _table(("Metric", "Type", "Labels", "Meaning"), rows)
+    rows = []
+    for one in METRICS:
+        if one.name.startswith("sentinel_gpu_") == of_gpu:
+            own = ", ".join(label for label in one.labels if label not in GPU_LABELS)
+            rows.append((f"`{one.name}{f'{{{own}}}' if own else ''}`", one.help.rstrip(".")))
+    return _table(("Metric", "Meaning"), rows)
 
 
 def levels() -> str:
@@ -168,64 +177,106 @@ def checks_of_a_difference() -> str:
 
 
 def checks_of_a_load() -> str:
-    """Return the table of the checks of a burn-in's load."""
+    """Return the table of the checks of a burn-in's load, without those of its links."""
     from sentinel.burnin.checks.evidence import GrowthEvidence, ParticipationEvidence
     from sentinel.burnin.checks.load_checks import LoadEvidence
     from sentinel.burnin.checks.recorded_run import CHECKS
 
-    of_counters = CHECKS.of(GrowthEvidence)
-    own = [check for check in CHECKS.of(LoadEvidence) if check not in of_counters]
+    elsewhere = [*CHECKS.of(GrowthEvidence), *_links()]
+    own = [check for check in CHECKS.of(LoadEvidence) if check not in elsewhere]
     return _checks((*own, *CHECKS.of(ParticipationEvidence)))
 
 
 def checks_of_links() -> str:
     """Return the table of the checks of a burn-in's links."""
+    return _checks(_links())
+
+
+def _links() -> list[Check[Any]]:
     from sentinel.burnin.checks.recorded_run import CHECKS
 
-    return _checks(check for check in CHECKS if check.id.startswith("links."))
+    return [check for check in CHECKS if check.id.startswith("links.")]
+
+
+def _checks(checks: Iterable[Check[Any]]) -> str:
+    """Return a table of checks with the numbers of their sources."""
+    sources = _sources()
+    rows = [
+        (f"`{check.id}`", check.reads, _rule(check), str(sources[check.source])) for check in checks
+    ]
+    return _table(("Check", "Reads", "Rule", "[From](#sources)"), rows)
 
 
 def checks_of_a_fleet() -> str:
     """Return the table of the comparisons between the GPUs and nodes of a fleet."""
     from sentinel.fleet.fleet_checks import CHECKS
 
-    return _checks(CHECKS)
-
-
-def _checks(checks: Iterable[Check[Any]]) -> str:
-    header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
+    header = ("Check", "Passes if", "Reads", "Rule", "Severity", "Source", "What to do")
     rows = [
         (
             f"`{check.id}`",
             check.title,
             check.reads,
-            check.threshold(check.limits),
-            check.unit,
+            _rule(check),
             check.severity.value,
             check.source,
             check.action,
         )
-        for check in checks
+        for check in CHECKS
     ]
     return _table(header, rows)
 
 
+def _rule(check: Check[Any]) -> str:
+    return check.threshold(check.limits) + (f" ({check.unit})" if check.unit else "")
+
+
+def _sources() -> Mapping[str, int]:
+    """Return the sources of all checks with their numbers."""
+    from sentinel.burnin.checks.recorded_run import CHECKS
+
+    found = dict.fromkeys(check.source for check in CHECKS)
+    return {source: number for number, source in enumerate(found, start=1)}
+
+
+def sources_of_checks() -> str:
+    """Return the list of the sources of checks."""
+    return "\n".join(f"{number}. {source}" for source, number in _sources().items())
+
+
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
+    from sentinel.burnin.checks.xid_checks import CATALOG, XIDS, XidMeaning
 
-    groups: dict[tuple[XidMeaning, str, str], list[str]] = {}
+    groups: dict[tuple[XidMeaning, str, str], dict[str, list[int]]] = {}
     for xid in XIDS.values():
-        key = (xid.meaning, xid.bucket, xid.source)
-        groups.setdefault(key, []).append(f"{xid.number} {xid.name}")
+        key = (xid.meaning, xid.bucket, xid.source.removeprefix(CATALOG).removeprefix("; "))
+        name = re.sub(r" \d+$", "", xid.name)
+        groups.setdefault(key, {}).setdefault(name, []).append(xid.number)
     order = list(XidMeaning)
     rows = [
-        (meaning.value, bucket, ", ".join(names), source)
-        for (meaning, bucket, source), names in sorted(
+        (
+            meaning.value,
+            bucket,
+            "; ".join(f"{_ranges(numbers)} {name}" for name, numbers in names.items())
+            + (note and f" (*{note}*)"),
+        )
+        for (meaning, bucket, note), names in sorted(
             groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
         )
     ]
-    return _table(("Meaning", "NVIDIA's bucket", "XIDs", "Source"), rows)
+    return _table(("Meaning", "Bucket", "XIDs"), rows)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return ascending numbers with each row of them as a range: 39-41, 85."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -261,6 +312,9 @@ def torch_builds() -> str:
     return _table(("Driver", "Command"), rows)
 
 
+#: The units that the names of fields end with.
+UNITS = {"_s": "seconds", "_at": "clock", "_w": "watts", "_c": "°C", "_mhz": "MHz"}
+
 #: The generated parts by name.
 PARTS: Mapping[str, Callable[[], str]] = {
     "overview": overview,
@@ -276,6 +330,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a load": checks_of_a_load,
     "checks of links": checks_of_links,
     "checks of a fleet": checks_of_a_fleet,
+    "sources of checks": sources_of_checks,
     "xids": xids,
     "light": light,
     "torch": torch_builds,

@@ -1,4 +1,4 @@
-"""Everything that the author of a check imports; ``docs/reference/checks.md`` describes it.
+"""Everything that the author of a check imports; ``examples/sentinel-check-site`` describes it.
 
 A check runs in a process of its own after a run, on what the run has recorded.
 """

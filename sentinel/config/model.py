@@ -68,26 +68,25 @@ class Config(ServiceSettings):
     # --- what runs, and on which GPUs --------------------------------------------------------
 
     gpus: tuple[str, ...] = start_setting(
-        "Use only these GPUs: nvidia-smi index or range of them such as 0-3, UUID or its unique"
-        " beginning, or PCI address.",
+        "Use only these GPUs: nvidia-smi index, range such as 0-3, UUID or its unique beginning, or"
+        " PCI address.",
         _GPUS,
         "all",
     )
     memory: MemoryTarget = gpu_setting(
-        "Memory to hold on each GPU: a share of its free memory, or a size such as 20GiB, at most"
-        " what is free.",
+        "Memory to hold on each GPU: a share of what is free, or a size, at most what is free.",
         _MEMORY,
         "88%",
         key="memory.target",
     )
     chunk: int = gpu_setting(
-        "Allocate the memory in chunks of this size, at most 1,024 of them.",
+        "Allocate the memory in chunks of this size, at most 1,024.",
         _SIZE.within("2MiB", "16GiB"),
         "512MiB",
         key="memory.chunk",
     )
     keep_free: int = gpu_setting(
-        "Keep at least this much memory of each GPU free; 0 is none.",
+        "Keep at least this much memory of each GPU free.",
         _SIZE_OR_ZERO,
         "0",
         key="memory.keep_free",
@@ -99,7 +98,7 @@ class Config(ServiceSettings):
         "gemm",
     )
     goldens: str | None = setting(
-        "File of the golden checksums; the default is a file in the state directory.",
+        "File of the golden checksums, by default in the state directory.",
         _FILE,
     )
     util: float | None = gpu_setting(
@@ -108,25 +107,25 @@ class Config(ServiceSettings):
         key="util.target",
     )
     util_tolerance: float = gpu_setting(
-        "Keep the pace while the mean of the samples is this close to the target.",
+        "Keep the pace while the mean of samples is this close to the target.",
         _SHARE.within("0.1%", "20%"),
         "1%",
         key="util.tolerance",
     )
     util_every: float = gpu_setting(
-        "Sample a paced GPU this often, but not more often than --poll.",
+        "Sample a paced GPU this often, at most once per --poll.",
         _DURATION.within("100ms", "1m"),
         "1s",
         key="util.every",
     )
     util_samples: int = gpu_setting(
-        "Correct the pace by the mean of this many samples.",
+        "Correct the pace by the mean of so many samples.",
         _COUNT.within("1", "60"),
         "5",
         key="util.samples",
     )
     power: float | None = gpu_setting(
-        "Target power draw of each GPU, such as 400W; some workloads draw less.",
+        "Target power draw of each GPU; some workloads draw less.",
         _POWER.within("10W", "10kW"),
     )
     duty: Duty | None = gpu_setting(
@@ -136,12 +135,12 @@ class Config(ServiceSettings):
     # --- when a GPU is busy, and how it is yielded -------------------------------------------
 
     rearm: float = gpu_setting(
-        "Wait this long (+-50 %) after the last foreign process before occupying a GPU again.",
+        "Occupy a GPU again this long (+-50 %) after its last foreign process.",
         _DURATION.within("100ms", "7d"),
         "5s",
     )
     rearm_longest: float = gpu_setting(
-        "The wait grows for a GPU that is claimed repeatedly, up to this (+-50 %).",
+        "The wait of --rearm grows for a GPU that is claimed repeatedly, up to this (+-50 %).",
         _DURATION.within("100ms", "7d"),
         "10m",
     )
@@ -151,8 +150,7 @@ class Config(ServiceSettings):
         "all",
     )
     ignore: tuple[IgnoreRule, ...] = gpu_setting(
-        "Ignore foreign processes by name, user or memory: `name=Xorg`, `user=monitor`,"
-        " `memory<200MiB`.",
+        "Ignore foreign processes: `name=Xorg`, `user=monitor`, `memory<200MiB`.",
         _IGNORE_RULES,
         unset=(),
     )
@@ -164,21 +162,21 @@ class Config(ServiceSettings):
         flag="--yield",
     )
     yield_grace: float = gpu_setting(
-        "With `--yield ask`: kill a stressor that has not ended after this time.",
+        "With `--yield ask`: kill a stressor after this time.",
         _DURATION.within("10ms", "1m"),
         "2s",
     )
     idle_memory: int | None = gpu_setting(
-        "A GPU is busy above this much unattributed memory; the default is 1GiB, or 32MiB where"
+        "A GPU is busy above this much unattributed memory, by default 1GiB, or 32MiB where"
         " processes may be hidden.",
         _SIZE,
         key="idle.memory",
     )
     idle_utilization: float | None = gpu_setting(
-        "A GPU is busy at or above this utilization, such as 5%.", _SHARE, key="idle.utilization"
+        "A GPU is busy from this utilization on.", _SHARE, key="idle.utilization"
     )
     idle_wait: float = gpu_setting(
-        "Start only on a GPU that has been idle for this long without interruption.",
+        "Start only on a GPU that was idle for this long without interruption.",
         _DURATION,
         key="idle.wait",
         unset=0.0,
@@ -197,80 +195,79 @@ class Config(ServiceSettings):
 
     throttle: str = gpu_setting(
         "Stop the stressor at the device's own temperature limit (`critical`), or also slow it down"
-        " as health declines and stop it when health is CRITICAL (`full`).",
+        " by its health (`full`).",
         one_of("critical", "full", "off"),
         "critical",
         key="throttle.pace",
     )
     temp_normal_from: float = gpu_setting(
-        "From this temperature on, health is NORMAL at best.",
+        "Health is NORMAL at best from this temperature on.",
         _TEMPERATURE,
         "65",
         key="throttle.temp_normal_from",
     )
     temp_throttled_from: float = gpu_setting(
-        "From this temperature on, health is THROTTLED.",
+        "Health is THROTTLED from this temperature on.",
         _TEMPERATURE,
         "75",
         key="throttle.temp_throttled_from",
     )
     temp_critical_from: float = gpu_setting(
-        "Above this temperature, or the maximum that the device declares, health is CRITICAL.",
+        "Health is CRITICAL above this temperature, or the maximum that the device declares.",
         _TEMPERATURE,
         "85",
         key="throttle.temp_critical_from",
     )
     temp_overheating_from: float = gpu_setting(
-        "Above this temperature, or the slowdown temperature of the device, report overheating.",
+        "Report overheating above this temperature, or the device's slowdown temperature.",
         _TEMPERATURE,
         "90",
         key="throttle.temp_overheating_from",
     )
     memory_normal_from: float = gpu_setting(
-        "From this share of foreign memory on, health is NORMAL at best (`--throttle full`).",
+        "`--throttle full`: health is NORMAL at best from this share of foreign memory on.",
         _SHARE,
         "70%",
         key="throttle.memory_normal_from",
     )
     memory_throttled_from: float = gpu_setting(
-        "From this share of foreign memory on, health is THROTTLED (`--throttle full`).",
+        "`--throttle full`: health is THROTTLED from this share on.",
         _SHARE,
         "85%",
         key="throttle.memory_throttled_from",
     )
     memory_critical_from: float = gpu_setting(
-        "Above this share of foreign memory, health is CRITICAL (`--throttle full`).",
+        "`--throttle full`: health is CRITICAL above this share.",
         _SHARE,
         "95%",
         key="throttle.memory_critical_from",
     )
     hysteresis: float = gpu_setting(
-        "Health improves only this far below a threshold: degrees, or percent of the memory.",
+        "Health improves this far below a threshold: degrees, or percent of memory.",
         _CELSIUS.within("0", "30"),
         "2",
         key="throttle.hysteresis",
     )
     cooldown: float = gpu_setting(
-        "Health stays THROTTLED for at least this long.",
+        "Health stays THROTTLED at least this long.",
         _DURATION.within("100ms", "1d"),
         "30s",
         key="throttle.cooldown",
     )
     critical_pause: float = gpu_setting(
-        "Health stays CRITICAL for at least this long.",
+        "Health stays CRITICAL at least this long.",
         _DURATION.within("100ms", "1d"),
         "60s",
         key="throttle.critical_pause",
     )
     budget_limit: int | None = gpu_setting(
-        "Memory of each GPU available to allocations; off, the default, is all but"
-        " --keep-unallocated.",
+        "Memory of each GPU for allocations, by default all but --keep-unallocated.",
         _SIZE.or_off(),
         key="budget.limit",
         flag="--budget",
     )
     keep_unallocated: int = gpu_setting(
-        "GPU memory that is never allocated; 0 is none.",
+        "GPU memory that is never allocated.",
         _SIZE_OR_ZERO,
         "512MiB",
         key="budget.keep_unallocated",
@@ -282,13 +279,13 @@ class Config(ServiceSettings):
         "Occupy at most this many GPUs at once.", _COUNT.within("1", "128"), key="limits.gpus"
     )
     leave_idle: int = setting(
-        "Leave this many idle GPUs free; release one GPU when the last free one is taken.",
+        "Leave this many idle GPUs free.",
         _COUNT.within("0", "128"),
         "0",
         key="limits.leave_idle",
     )
     starts_per_second: float | None = setting(
-        "Start at most this many stressors per second, such as 0.5.",
+        "Start at most this many stressors per second.",
         _RATE.within("0.001", "100"),
         key="limits.starts_per_second",
     )
@@ -310,12 +307,12 @@ class Config(ServiceSettings):
     # --- how the daemon runs, and who may connect --------------------------------------------
 
     poll: float = start_setting(
-        "Read every GPU fully this often; above 2s only those that are in use or paused.",
+        "Read every GPU fully this often; above 2s those in use or paused.",
         _DURATION.within("100ms", "10m"),
         "1s",
     )
     driver: str = start_setting(
-        "Read the GPUs through this driver: NVIDIA's, or one that an installed package registers.",
+        "Read GPUs through this driver: NVIDIA's, or one of an installed package.",
         _DRIVER,
         "nvml",
     )
@@ -325,12 +322,12 @@ class Config(ServiceSettings):
         key="stressor.user",
     )
     standby: str = setting(
-        "Keep one process with torch loaded that becomes the next stressor.",
+        "Keep a process with torch loaded for the next stressor.",
         one_of("on", "off"),
         "on",
     )
     watch_interval: float = start_setting(
-        "Read the used memory of an occupied GPU this often: the probe and the stressor alternate.",
+        "Read the used memory of an occupied GPU this often, by probe and stressor.",
         _DURATION.within("2ms", "40ms"),
         "25ms",
     )
@@ -345,13 +342,12 @@ class Config(ServiceSettings):
         "30s",
     )
     unwatched_after: float = setting(
-        "Release a GPU that its stressor cannot watch if the probe has not read its memory for this"
-        " long.",
+        "Release a GPU whose memory neither stressor nor probe has read for this long.",
         _DURATION.within("50ms", "5s"),
         "75ms",
     )
     grace: float = setting(
-        "At an ordinary stop, kill a stressor that has not ended after this time.",
+        "At an ordinary stop, kill a stressor after this time.",
         _DURATION.within("100ms", "5m"),
         "500ms",
     )

@@ -112,13 +112,13 @@ class ServiceSettings:
     # --- the log ------------------------------------------------------------------------------
 
     log_file: str | None = start_setting(
-        "Write the log to this file, also in the foreground; `off`, the default, is `sentinel.log`"
-        " in the state directory for a daemon, and no file in the foreground.",
+        "Write the log to this file; by default `sentinel.log` in the state directory for a daemon,"
+        " and none in the foreground.",
         Form(parse=parse_file, metavar="FILE", trusted=True).or_off(),
         key="log.file",
     )
     log_level: str = setting(
-        "How much is logged; debug adds the used memory of each GPU at every check.",
+        "Debug adds the used memory of each GPU at every check.",
         one_of("info", DEBUG),
         "info",
         key="log.level",
@@ -127,7 +127,7 @@ class ServiceSettings:
     # --- where clients are served, besides the socket of the user -----------------------------
 
     tcp: str | None = start_setting(
-        "Also serve clients that have the token at this address, such as 127.0.0.1:8765.",
+        "Also serve clients with the token at this address, such as 127.0.0.1:8765.",
         _ADDRESS.or_off(),
         key="api.tcp",
     )
@@ -135,12 +135,12 @@ class ServiceSettings:
         "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
     )
     metrics: str | None = start_setting(
-        "Serve Prometheus metrics without a token at this address, such as 8766.",
+        "Serve metrics without a token at this address, such as 8766.",
         _ADDRESS.or_off(),
         key="metrics.address",
     )
     history_size: int | None = start_setting(
-        "Keep the history in a file of at most this size; `off` disables the history.",
+        "Keep a history of at most this size.",
         _SIZE.or_off().within("16MiB", "1TiB"),
         "256MiB",
         key="history.size",
@@ -149,7 +149,7 @@ class ServiceSettings:
     # --- what other users and clients over TCP may do -----------------------------------------
 
     access_users: str = start_setting(
-        "What every local user may do over the socket.", _USERS, "read", key="access.users"
+        "What every local user may do.", _USERS, "read", key="access.users"
     )
     access_group: str = start_setting(
         "What the members of --socket-group may do.", _GRANTED, "operate", key="access.group"
@@ -158,7 +158,7 @@ class ServiceSettings:
         "What holders of the token may do over TCP.", _GRANTED, "operate", key="access.tcp"
     )
     access_workloads: tuple[str, ...] = start_setting(
-        "The registered workloads that a client may set without being the daemon's user or root.",
+        "Workloads that a client other than the daemon's user or root may set.",
         _LIST,
         "gemm,elementwise,mixed,memtest,units,pulse,hold",
         key="access.workloads",
@@ -167,17 +167,17 @@ class ServiceSettings:
     # --- which events are sent to whom --------------------------------------------------------
 
     notify_webhook: str | None = start_setting(
-        "Send events to this URL, by POST; or to the URL in this file, if it is a secret.",
+        "POST events to this URL, or to the one in this file.",
         Form(parse=parse_webhook, metavar="URL|FILE", trusted=True).or_off(),
         key="notify.webhook",
     )
     notify_token: str | None = start_setting(
-        "File with a token for the webhook, sent as `Authorization: Bearer`.",
+        "Token for the webhook, sent as `Authorization: Bearer`.",
         _FILE.or_off(),
         key="notify.token",
     )
     notify_secret: str | None = start_setting(
-        "File with the key of the signature (HMAC-SHA256) that the webhook gets.",
+        "Key of the webhook's signature (HMAC-SHA256).",
         _FILE.or_off(),
         key="notify.secret",
     )
@@ -187,20 +187,19 @@ class ServiceSettings:
         key="notify.command",
     )
     notify_events: tuple[str, ...] = start_setting(
-        "The events to send; `*` stands for any part of a name.",
+        "Events to send; `*` is any part of a name.",
         Form(parse=parse_events, metavar="EVENT,...", many=True),
         _EVENTS,
         key="notify.events",
     )
     notify_gpus: tuple[str, ...] = start_setting(
-        "Send events about these GPUs only; events about none are sent anyway.",
+        "Send events about these GPUs, and those about none.",
         Form(parse=parse_gpus, metavar="GPU,...", many=True),
         "all",
         key="notify.gpus",
     )
     notify_every: float = start_setting(
-        "Send the same event of the same GPU at most so often; the last of them is sent, with their"
-        " number.",
+        "Send an event of a GPU at most so often; the last is sent, with the number.",
         Form(parse=parse_duration, metavar="TIME").within("1s", "1d"),
         "30s",
         key="notify.every",

@@ -29,89 +29,73 @@ RUNNING = "running"
 #: Nothing forbids a start.
 IDLE = "idle"
 
-_SETTING = "the [setting](configuration.md#when-a-gpu-is-occupied) of that name forbids it"
+_SETTING = "that [setting](configuration.md#when-a-gpu-is-occupied) forbids it"
 
 #: All rules, by name, in the order in which they decide.
 RULES = {
     rule.name: rule
     for rule in (
         Rule(RUNNING, "a stressor is ready: the GPU is occupied"),
-        Rule("starting", "a stressor is starting, and is not ready yet"),
+        Rule("starting", "a stressor is starting"),
         Rule("shutdown", "the daemon is ending"),
-        Rule("released", "a client has released the driver (`pause --release`)", "its end"),
-        Rule("reserved", "the GPU is reserved", "the end of the reservation"),
-        Rule(
-            "paused",
-            "a client has paused the GPU, or the daemon was started with `--paused`",
-            "the end of the pause",
-        ),
+        Rule("released", "the driver is released (`pause --release`)", "its end"),
+        Rule("reserved", "the GPU is reserved", "its end"),
+        Rule("paused", "the GPU is paused, also by `--paused`", "its end"),
         Rule(
             "unknown",
             "the GPU cannot be read",
-            "the end of its exclusion after a driver call that hung or crashed, or the start of"
-            " the next probe",
+            "the end of its exclusion after a hang or crash, or the next probe",
         ),
-        Rule("exclusive", "its compute mode permits only one process, or none"),
+        Rule("exclusive", "its compute mode permits one process, or none"),
         Rule("mig", "MIG is enabled"),
         Rule("display", 'a display is active on it, unless `yield_to = "compute"`'),
         Rule("process", "a foreign process is on it"),
         Rule(
             "leak",
             "its memory or the GPU is in use without a process since our stressor exited",
-            "the next time that a context is opened and closed to clear it",
+            "the next `gpu.cleanup_started`",
         ),
         Rule("idle.memory", _SETTING),
         Rule(
             "computing",
-            "a process that is not listed computes on it; only where processes may be hidden",
+            "a process that is not listed computes on it, where processes may be hidden",
         ),
         Rule("idle.utilization", _SETTING, "2 s after the last stressor"),
         Rule(
             "stopping",
-            "our last stressor is ending, or its memory is not free yet",
+            "our stressor is ending, or its memory is not free yet",
             "the kill, or 5 s after the exit",
         ),
-        Rule("backoff", "our last stressor failed, for the reason given", "the next start"),
-        Rule("failed", "our stressors have failed for good, for the reason given"),
+        Rule("backoff", "our stressor failed", "the next start"),
+        Rule("failed", "our stressors have failed for good"),
         Rule(
             "confirm",
-            "only one reading showed it idle, or the last reading is older than 1.5 times"
-            " `--poll`, at most 3 s",
+            "one reading showed it idle, or the last is older than 1.5 times `--poll`, at most 3 s",
         ),
-        Rule("rearm", "the wait after a foreign process has not ended", "its end"),
+        Rule("rearm", "it waits after a foreign process", "its end"),
         Rule("idle.wait", _SETTING, "its end"),
-        Rule("memory.keep_free", "no more memory is free than that setting keeps free"),
-        Rule("burnin", "the GPU has done its plan, or does no more of it"),
+        Rule("memory.keep_free", "no more memory is free than it keeps"),
+        Rule("burnin", "it has done its plan, or does no more of it"),
         Rule(
             "throttle.pace",
-            "its [health](checks.md) is critical, and the setting of that name forbids work then",
+            "its [health](checks.md#health-and-allocations) is critical, and it forbids work then",
             "the end of `throttle.critical_pause`",
         ),
         Rule(
             "allocations",
-            "memory was just [allocated](checks.md#allocated-memory), or allocated to a process"
-            " that cannot be told from others, or allocations leave too little of it",
+            "memory was just [allocated](checks.md#allocated-memory), or to a process that cannot"
+            " be told from others, or too little is left",
             "3 s after an allocation",
         ),
-        Rule(
-            "burnin.together",
-            "it waits for the other GPUs, to do a phase of a burn-in together",
-        ),
-        Rule("probe", "the process that reads the GPUs is being replaced", "its start"),
-        Rule(
-            "api",
-            "a daemon cannot be reached: its API does not answer yet, or has not answered for 30 s",
-        ),
+        Rule("burnin.together", "it waits for other GPUs of a phase"),
+        Rule("probe", "the probe is being replaced", "its start"),
+        Rule("api", "the daemon's API does not answer yet, or has not for 30 s"),
         Rule("quiet", "the time is within these hours", "their end"),
-        Rule("limits.gpus", "as many GPUs as that setting allows are held"),
-        Rule("limits.leave_idle", "so many idle GPUs must be left as that setting says"),
-        Rule("idle.gate", "another GPU is not idle yet, and that setting says `all`"),
-        Rule(
-            "limits.starts_per_second",
-            "another stressor was started just now",
-            "the next start that the setting allows",
-        ),
-        Rule(IDLE, "nothing: a stressor is started next, or `--dry-run` starts none"),
+        Rule("limits.gpus", "as many GPUs as it allows are held"),
+        Rule("limits.leave_idle", "the idle GPUs that it demands are left"),
+        Rule("idle.gate", "another GPU is not idle yet, and it is `all`"),
+        Rule("limits.starts_per_second", "another stressor was just started", "the next start"),
+        Rule(IDLE, "nothing forbids it: a stressor is next, unless `--dry-run`"),
     )
 }
 

@@ -151,7 +151,6 @@ NOT_COMMANDS = {
     " sh -c '/usr/local/bin/sentinel check --nagios; exit 0'": (
         "a line of nhc.conf, in test_accept_a_node.py"
     ),
-    "pass 2, pattern random, descending, covered 87.9 % of the device's memory": "a line of a log",
 }
 
 _SYSTEMD = Because("It changes the services of a host; systemd-analyze checks the unit.")
@@ -212,6 +211,8 @@ PROOFS: dict[str, str | Because] = {
     r"make demo": "integration/deploy/test_makefile.py"
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
     r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
+    r"make site": "integration/deploy/test_site.py"
+    "::test_everything_that_a_page_links_to_on_the_site_is_there",
     r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
     r"make dist": Because("It downloads build and twine; test_wheel.py builds the same files."),
     r"python -m benchmarks\.soak --real .*": _MEASURED,
@@ -230,7 +231,6 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation",
     # The daemon and its API.
     r"sentinel start(?: --metrics 8766| --tcp 127\.0\.0\.1:8765)?": HERE,
-    r"sentinel run": HERE,
     r"sentinel --once": HERE,
     r"sentinel --config site\.toml": HERE,
     r"python -m sentinel --simulate 2 --rearm 2s": HERE,

@@ -8,13 +8,15 @@ from sentinel.burnin.checks.check import Action, Severity
 
 OWN = "Sentinel"
 NVML = "NVML"
-DCGM = "NVIDIA/DCGM 4.6.0, common/DcgmGPUHardwareLimits.h"
-XID_CATALOG = "NVIDIA, Analyzing Xid Errors with the Xid Catalog"
+#: common/DcgmGPUHardwareLimits.h of NVIDIA/DCGM.
+DCGM = "DCGM 4.6.0, DcgmGPUHardwareLimits.h"
+#: "Analyzing Xid Errors with the Xid Catalog".
+XID_CATALOG = "NVIDIA's Xid Catalog"
 XID_48 = f"{XID_CATALOG}: 48"
 RMA = "NVIDIA, RMA policy for row remapping"
 REPAIRS = "NVIDIA, GPU memory error management; imbue-ai/cluster-health"
 TIMES = f"{NVML}: the driver's counters in ns; shares: {OWN}"
-SAME_BITS = f"{OWN}: the same inputs, kernels and model give the same bits"
+SAME_BITS = f"{OWN}: same inputs, kernels and model give the same bits"
 DCGM_SHARE = "DCGM's rule: 0.75 of the measured rate"
 
 # --- what to do ------------------------------------------------------------------------------

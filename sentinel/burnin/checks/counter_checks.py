@@ -78,7 +78,7 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
 @check(
     "gpu.whole",
     rule="not tested with MIG",
-    source=f"{basis.OWN}: no stressor is started on a divided GPU",
+    source=basis.OWN,
     do=basis.NOTHING,
 )
 def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
@@ -352,7 +352,7 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 def _daemon_findings(evidence: MomentEvidence, limits: Limits) -> Judgement:
     """The stressors of a running daemon, and of those before it, have found nothing wrong.
 
-    Reads the daemon's status: what it has verified.
+    Reads what the daemon and those before it have verified.
     """
     if evidence.findings is None:
         return not_applicable("no daemon of this user answers")

@@ -142,7 +142,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No slowdown because of heat, on drivers that count all heat together.
 
-    Reads field 75, PERF_POLICY_THERMAL, or nvmlDeviceGetViolationStatus.
+    Reads field 75, PERF_POLICY_THERMAL, or nvmlDeviceGetViolationStatus, on drivers without 269.
     """
     if evidence.now.software_thermal_throttled_s is not None:
         return not_applicable("software_thermal_throttled_s says more")

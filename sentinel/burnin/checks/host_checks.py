@@ -39,8 +39,8 @@ def _read(host: HostCounters) -> HostCounters:
 
 @check(
     "node.infiniband",
-    rule="ports that are not active beside active ones, that are gone, or whose counters of errors"
-    " grew or whose rate changed in a run: {limits}",
+    rule="ports inactive beside active ones, or in a run gone, with new errors or another rate:"
+    " {limits}",
     source=f"Linux, Documentation/ABI/stable/sysfs-class-infiniband; limit: {basis.OWN}",
     do=Action(
         Severity.TRIAGE,
@@ -88,7 +88,7 @@ def _troubles(port: Port, later: Port | None, active: set[str | None]) -> Iterat
 
 @check(
     "node.memory_errors",
-    rule="uncorrected errors since the host was started, and corrected ones of a run: {limits}",
+    rule="uncorrected since the boot, and corrected in a run: {limits}",
     source=f"Linux, Documentation/ABI/testing/sysfs-devices-edac; limit: {basis.OWN}",
     do=Action(Severity.MONITOR, "CONTACT_SUPPORT: the host's memory, not a GPU's, has errors."),
     unit="errors",

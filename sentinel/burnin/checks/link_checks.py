@@ -105,7 +105,7 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 @check(
     "pcie.replays",
-    source="NVIDIA/DCGM 4.6.0, diag: max_pcie_replays",
+    source="DCGM 4.6.0, diag: max_pcie_replays",
     do=basis.REPLAYS,
     unit="replays",
     warn=above(80),
@@ -273,7 +273,7 @@ def _fabric(evidence: GpuEvidence, field: str, good: str, fair: str, without: st
 
 @check(
     "fabric.state",
-    rule="fail unless completed; warn if in progress",
+    rule="fail unless registration completed; warn if in progress",
     source=f"{basis.NVML}: nvmlGpuFabricState_t",
     do=basis.FABRIC,
 )

@@ -176,7 +176,7 @@ def findings(record: GpuRecord, *places: FindingPlace) -> list[Mapping[str, Any]
 def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Every result that was checked is right, bit for bit.
 
-    Reads the stressors' own comparison on the GPU.
+    Reads the stressors' own comparison on the GPU, bit for bit.
     """
     wrong, checks = wrong_results(evidence.record), evidence.checked
     if not checks and not wrong:
@@ -196,7 +196,7 @@ def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """No evidence of wrong results, inputs, references or memory.
 
-    Reads the stressors' findings.
+    Reads the stressors' findings: results, inputs, references, memory.
     """
     others = [place for place in FindingPlace if place is not FindingPlace.GOLDEN]
     found = findings(evidence.record, *others)
@@ -241,7 +241,7 @@ def _failures(record: GpuRecord) -> list[Mapping[str, Any]]:
 
 @check(
     "stressor.failures",
-    source=f"{basis.OWN}: a fault of the GPU may look like one of the workload",
+    source=basis.OWN,
     do=Action(
         Severity.MONITOR,
         "TRIAGE: read the reason; look for XIDs and errors of the memory at that time.",
@@ -267,7 +267,7 @@ _MINUTE_S = 60.0
 
 @check(
     "ecc.corrected_load",
-    rule="errors in all own load: {limits}; fail_rate is a second, over a minute of own load",
+    rule="{limits}; fail_rate is a second, over a minute of own load",
     source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313: 4,647 and 17,657 a second, none when idle;"
     f" limits: {basis.OWN}",
     do=basis.RETURN,
@@ -279,8 +279,7 @@ _MINUTE_S = 60.0
 def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Few correctable errors under Sentinel's own load.
 
-    Reads field 3, ECC_SBE_VOL_TOTAL, in each sample beside a stressor; what was counted before the
-    run, without load, or while another process used the GPU is left out.
+    Reads the growth of field 3, ECC_SBE_VOL_TOTAL, beside a stressor and no other process.
     """
     name = "ecc_corrected_total"
     read(evidence.now, name)

@@ -172,7 +172,7 @@ _SLOWEST_LINK = basis.compare("the slowest link sets the rate: compare links.pee
 def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Data arrives over every link as it was sent.
 
-    Reads the reports of the workload links: bytes that were compared.
+    Reads the bytes that the workload links compared.
     """
     record = evidence.record
     found = findings(record, FindingPlace.LINK)
@@ -205,8 +205,8 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The link to the host has the rate of its generation and width.
 
-    Reads the workload links: the best second of copies of pinned memory, GPU by GPU, on the GPU's
-    own NUMA node where the host names it; those with a far node are in the evidence alone.
+    Reads the slower direction of copies of pinned memory, GPU by GPU, on the GPU's own NUMA node
+    where the host names it.
     """
     record = evidence.record
     _must_be_tested(record)
@@ -254,7 +254,7 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The links to the other GPUs are as fast as those of the others.
 
-    Reads the workload links: the best second of each link, against the median of the node.
+    Reads each link, against the median of the node.
     """
     _must_be_grouped(evidence.record)
     own = _best(evidence.record, LinkPart.PEER)
@@ -276,8 +276,8 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.all_reduce",
-    rule=f"warn by the reference of the model; by the floor for {_NVLS_GPUS} GPUs with NVLS;"
-    f" without either, with {MIN_PEERS} GPUs or more, by their median",
+    rule=f"warn by the reference of the model, by the floor for {_NVLS_GPUS} GPUs with NVLS, or"
+    f" else by the median of {MIN_PEERS} GPUs or more",
     source=f"{basis.DCGM_SHARE}; with NVLS: Azure's floor for the H200, 431 GB/s, and 0.9 of what"
     f" Voltage Park measured on the H100, 479.7 GB/s at 8 GiB; the median: {basis.OWN}",
     do=_SLOWEST_LINK,
@@ -289,7 +289,7 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """An all-reduce over all GPUs is as fast as on others of the model.
 
-    Reads the workload links: the best second of an all-reduce of NCCL, as bus bandwidth.
+    Reads the bus bandwidth of an all-reduce of NCCL.
     """
     _must_be_grouped(evidence.record)
     record = evidence.record
@@ -316,7 +316,7 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.all_reduce_history",
-    source=f"{basis.OWN}, as bandwidth.history",
+    source=basis.OWN,
     do=_SLOWEST_LINK,
     unit="of the median",
     warn=below(0.95),
@@ -324,8 +324,7 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """An all-reduce is as fast as it was over as many GPUs.
 
-    Reads the workload links: the best second of an all-reduce of NCCL, against that of earlier
-    runs.
+    Reads the same bandwidth, against that of earlier runs.
     """
     _must_be_grouped(evidence.record)
     size, rate = _all_reduce(evidence.record)

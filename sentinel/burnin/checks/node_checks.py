@@ -57,7 +57,7 @@ _MISSING = Action(
 def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
     """NVML lists every GPU on the PCI bus.
 
-    Reads /sys/bus/pci/devices, nvmlDeviceGetCount.
+    Reads /sys/bus/pci/devices against nvmlDeviceGetCount.
     """
     if any(gpu.driver == "simulated" for gpu in evidence.gpus):
         return not_applicable("simulated GPUs are not on the bus")
@@ -77,7 +77,7 @@ def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
 
 @check(
     "node.gpus",
-    rule="GPUs fewer than --expect-gpus names: {limits}; not judged without it",
+    rule="fewer than --expect-gpus, if given: {limits}",
     source=basis.OWN,
     do=_MISSING,
     unit="missing",
@@ -86,7 +86,7 @@ def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
 def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
     """The node has as many GPUs as expected.
 
-    Reads nvmlDeviceGetCount; verified work and earlier runs name those that are missing.
+    Reads nvmlDeviceGetCount; verified work and earlier runs name the missing.
     """
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
@@ -107,9 +107,9 @@ def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
 
 @check(
     "node.tested",
-    rule="of GPUs that are not in the run, fail those that are lost, warn of others: {limits};"
-    " not with --gpus or CUDA_VISIBLE_DEVICES",
-    source=f"{basis.OWN}: no verdict is no PASS",
+    rule="GPUs outside the run, fail: lost, warn: others: {limits}; not with --gpus or"
+    " CUDA_VISIBLE_DEVICES",
+    source=basis.OWN,
     do=Action(
         Severity.ISOLATE,
         "RESTART_BM: look for XIDs in `dmesg` and reboot if a GPU is lost. Else name the GPUs to"

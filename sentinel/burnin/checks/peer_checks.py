@@ -287,8 +287,8 @@ def _explained(evidence: LoadEvidence) -> str:
 def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """No GPU is much hotter than its peers, nor than its power explains.
 
-    Reads the median temperature and power of the steady phase, and the lowest temperature of its
-    peers before the run, which is at least that of the air.
+    Reads the median temperature and power of the steady phase, and as that of the air the lowest
+    temperature of its peers before the run.
     """
     name = "temperature_c"
     phases = _at_the_same_time(evidence)

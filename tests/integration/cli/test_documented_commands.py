@@ -35,23 +35,19 @@ ALONE = re.compile(
 #: Of these, the ones that find simulated GPUs by an option alone, which the document leaves out.
 REAL = re.compile(r"sentinel (?:start|run|--once|--config|check|doctor)\b.*")
 #: Commands that run until they are interrupted, and what they print first.
-ENDLESS = re.compile(
-    r"sentinel run|sentinel --config .*|python -m sentinel --simulate 2 --rearm 2s|curl -sN .*"
-)
+ENDLESS = re.compile(r"sentinel --config .*|python -m sentinel --simulate 2 --rearm 2s|curl -sN .*")
 #: The exit codes of commands that show a failure; all others must succeed.
 CODES = {
     r"sentinel status --color sometimes --json": {2},
     r"sentinel doctor.*|sentinel status && sentinel doctor": {0, 1},
     r"sentinel config check .*": {2},  # no such file on this host
-    r"python -m sentinel workloads try careless:careless .*": {1},
     r"sentinel check --gpus 0,3": {0},
     r"sentinel check --expect-gpus 8": {1},  # there are four
-    r"python -m sentinel .* retention:retention:pattern=200": {2},  # a number that it refuses
     # The run that the report is of has the verdict FAIL.
     r"sentinel report(?! --compare).*": {1},
 }
 #: The documents whose examples in Python are modules that commands of theirs name.
-MODULES = {"retention": "retention", "traffic": "class Traffic", "careless": "careless"}
+MODULES = {"retention": "retention", "traffic": "class Traffic"}
 
 
 def of_here() -> list[Command]:
