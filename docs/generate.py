@@ -202,7 +202,13 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
     """Return a table of checks with the numbers of their sources."""
     sources = _sources()
     rows = [
-        (f"`{check.id}`", check.reads, _rule(check), str(sources[check.source])) for check in checks
+        (
+            f"`{check.id}`",
+            re.sub(r"[\w/]*\*[\w/*]*", r"`\g<0>`", check.reads),  # else the asterisks are emphasis
+            _rule(check),
+            str(sources[check.source]),
+        )
+        for check in checks
     ]
     return _table(("Check", "Reads", "Rule", "[From](#sources)"), rows)
 

@@ -174,6 +174,8 @@ _MAX_COMMAND_BYTES = 2**23
 _ENDED = re.compile(
     r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
 )
+#: What a node, or the ssh to it, has printed, without control characters.
+_SAID = re.compile(r"^(\S+): (\S[^\x00-\x1f\x7f]{0,199})", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +220,14 @@ class Clush:
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         """Conclude from clush and the files of the nodes which tasks are over."""
         folder = self.folder
-        alive = self._is_alive(run)
-        failed = set(_ENDED.findall(_log_text(folder))) if alive else set()
-        return {node: Task(state=_state(folder, node, failed, alive=alive)) for node in run.nodes}
+        alive, text = self._is_alive(run), _log_text(folder)
+        failed = set(_ENDED.findall(text)) if alive else set()
+        said = dict(_SAID.findall(text))  # the last line of each node
+        states = {node: _state(folder, node, failed, alive=alive) for node in run.nodes}
+        return {
+            node: Task(state=state, reason=said.get(node, "") if state is TaskState.OVER else "")
+            for node, state in states.items()
+        }
 
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         """Do nothing: clush itself keeps its fan-out full."""

@@ -82,7 +82,9 @@ def _facts(gpu: GpuStatus, width: int) -> Iterator[str]:
     if progress is None:
         return
     if not progress.over and round(progress.left_s):
-        yield f"{format_duration(round(progress.left_s))} left"
+        # What passes take is not known, and not counted.
+        over = "over " if progress.passes < progress.quota_passes else ""
+        yield f"{over}{format_duration(round(progress.left_s))} left"
     if progress.errors:
         yield f"{progress.errors:,} WRONG"
     elif width >= _MEDIUM:

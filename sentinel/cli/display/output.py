@@ -300,8 +300,8 @@ def fit_report(text: str) -> str:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Wrap an indented line between words; another one may be a command to copy."""
-    if not line.startswith(" ") or cell_width(line) <= width:
+    """Wrap a line between words, unless it ends with a command to copy."""
+    if ": sentinel " in line or cell_width(line) <= width:
         return line
     import textwrap  # slow to import
 

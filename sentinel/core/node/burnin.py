@@ -6,7 +6,7 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Running, Sto
 from sentinel.core.node import groups
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
-from sentinel.core.state import State, each_gpu, kept_free
+from sentinel.core.occupancy import Ruling
+from sentinel.core.state import State, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
 from sentinel.protocol.commands import PhaseWork
@@ -88,14 +89,15 @@ def why_finished(gpu_state: GpuState, config: Config) -> str | None:
     return burnin.ended or f"it has done all phases of {plan.name}"
 
 
-def progress_events(state: State, seen: Observation) -> Iterator[Event]:
+def progress_events(
+    state: State, seen: Observation, rulings: Mapping[str, Ruling]
+) -> Iterator[Event]:
     """Report how far each GPU is, unless it is done."""
     for uuid, gpu_state in state.gpu_states.items():
         plan = state.config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        kept = kept_free(state, gpu_state)
-        view = view_of(gpu_state, plan, kept.reason if kept is not None else None)
+        view = view_of(gpu_state, plan, rulings[uuid].reason)
         fields = {name: getattr(view, name) for name in _PROGRESS}
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
@@ -108,8 +110,14 @@ _PROGRESS = (
 )
 
 
-def view_of(gpu_state: GpuState, plan: Plan, why_kept_free: str | None) -> BurninFields:
-    """Build the view of a GPU's progress through a plan."""
+def view_of(gpu_state: GpuState, plan: Plan, why_free: str) -> BurninFields:
+    """Build the view of a GPU's progress through a plan.
+
+    Args:
+        gpu_state: The GPU.
+        plan: Its plan.
+        why_free: The reason why it has no stressor, if it has none.
+    """
     burnin = gpu_state.progress
     number = min(burnin.phase, len(plan.phases) - 1)
     phase, work = plan.phases[number], burnin.current
@@ -123,22 +131,20 @@ def view_of(gpu_state: GpuState, plan: Plan, why_kept_free: str | None) -> Burni
         passes=work.passes(),
         quota_passes=phase.passes,
         left_s=progress.seconds_left(burnin, plan),
-        waiting=_why_waiting(gpu_state, burnin, plan, why_kept_free),
+        waiting=_why_waiting(gpu_state, burnin, plan, why_free),
         seconds=sum(work.seconds + work.uncounted for work in burnin.work),
         **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
     )
 
 
-def _why_waiting(
-    gpu_state: GpuState, burnin: Burnin, plan: Plan, why_kept_free: str | None
-) -> str | None:
+def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, why_free: str) -> str | None:
     """Explain why nothing counts at the moment, or return None."""
     if burnin.finished(plan):
         return None
     if not gpu_state.is_live:
         if burnin.waiting_since is not None:
             return "waiting for the other GPUs"
-        return why_kept_free or f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
+        return why_free
     return "warming up" if plan.phases[burnin.phase].steady and not burnin.warm else None
 
 

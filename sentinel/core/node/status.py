@@ -103,7 +103,7 @@ def report(state: State, seen: Observation) -> Step[State]:
         _status_of(gpu_state, seen.readings.get(uuid), rulings[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
-    planned = tuple(burnin.progress_events(state, seen))
+    planned = tuple(burnin.progress_events(state, seen, rulings))
     due = seen.now + state.config.status_every
     return Step(replace(state, next_status=due), events=(*events, *planned), due=due)
 
@@ -257,7 +257,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, own.plan, kept.reason if kept else None),
+        "burnin": _burnin_view(state, gpu_state, own.plan, ruling.reason),
         "verified": child_facts.verified_work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -300,14 +300,14 @@ def _run_view(run: BurninRun | None) -> BurninRunView | None:
 
 
 def _burnin_view(
-    state: State, gpu_state: GpuState, plan: Plan | None, why_kept_free: str | None
+    state: State, gpu_state: GpuState, plan: Plan | None, why_free: str
 ) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     run = state.burnin_run
     if run is not None and gpu_state.gpu.uuid in run.gpus:
         plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else burnin.view_of(gpu_state, plan, why_kept_free)
+    return None if plan is None else burnin.view_of(gpu_state, plan, why_free)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

@@ -121,7 +121,11 @@ def test_a_terminal_has_a_bar_for_each_gpu_and_lines_of_events_if_asked_for(
         (80, {}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left, 1 WRONG$"),
         (80, {"errors": 0}, r" left, 12,345 checked$"),
         (50, {"errors": 0}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left$"),
-        (80, {"quota_passes": 3, "passes": 1}, r"GPU 0  3/12 fp16 pass 2/3 [━╸]+ "),
+        (
+            80,
+            {"quota_passes": 3, "passes": 1},
+            r"GPU 0  3/12 fp16 pass 2/3 [━╸]+ .* over 3 min 20 s left",
+        ),
         (
             80,
             {"waiting": "the GPU is used by python (pid 4711, ana)"},

@@ -81,6 +81,7 @@ def test_a_pipe_is_wide_and_columns_decides(monkeypatch: pytest.MonkeyPatch) -> 
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM")
 REPORT = """go on with: sentinel burnin --resume /a/long/path
+run A, contiguous, sentinel 0.2.0, torch 2.13
 PASS  GPU 0
       memory  done   10 s of work, 1 of 1 passes"""
 
@@ -101,7 +102,7 @@ def test_a_report_fits_a_terminal_but_for_commands(
     monkeypatch.setattr(sys, "stdout", Stream(tty=tty))
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
-    fitted = REPORT.replace("1 of 1", "1 of\n        1")
+    fitted = REPORT.replace("1 of 1", "1 of\n        1").replace("torch 2", "torch\n  2")
     assert output.fit_report(REPORT) == (fitted if tty else REPORT)
 
 

@@ -184,6 +184,16 @@ def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
     assert given_up == "the GPU has reached its own temperature limit 5 times"
 
 
+def test_a_gpu_that_is_too_hot_to_begin_says_so() -> None:
+    world = running(plan_of(FP64))
+    world.at(0).telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
+    world.at(0).temperature = 95
+    world.run_for(120)
+    assert world.at(0).child is None
+    waiting = world.events("burnin.progress")[-1].fields["waiting"]
+    assert waiting == "its health is critical because of its temperature"
+
+
 def test_a_stall_of_the_whole_host_is_no_hang() -> None:
     world = running(plan_of(replace(FP64, seconds=60)))
     world.run(works_on(world, FP64.workload))
