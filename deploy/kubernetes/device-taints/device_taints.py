@@ -90,7 +90,8 @@ class Cluster:
 
     def apply(self, rules: list[dict[str, Any]]) -> None:
         """Create or change rules."""
-        text = "\n---\n".join(map(json.dumps, rules))
+        # kubectl reads on in JSON after the first object, and takes no "---" then.
+        text = "\n".join(map(json.dumps, rules))
         words = ["apply", "--server-side", "--force-conflicts", "--field-manager=sentinel"]
         sys.stderr.write(self._run([*words, "-f", "-"], text))
 

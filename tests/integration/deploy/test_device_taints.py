@@ -119,6 +119,19 @@ def test_a_faulty_gpu_gets_a_rule_and_only_that_one(
 
 
 @pytest.mark.long
+def test_each_of_several_faulty_gpus_gets_a_rule(
+    cluster: FakeKubernetes, report: dict[str, Any]
+) -> None:
+    summary = json.loads(verdict_summary(report))
+    for gpu in summary["gpus"]:
+        gpu["verdict"] = "FAIL"
+    cluster.objects[SLICES] = [resource_slice(uuids(report))]
+    cluster.objects[PODS] = [pod(json.dumps(summary))]
+    code, _, errors = run(cluster, "--apply")
+    assert code == 0, errors
+    assert len(cluster.objects[RULES]) == len(summary["gpus"]) > 1
+
+
 def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
     cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -279,6 +279,10 @@ def test_the_component_takes_all_privileges_from_daemon_and_job() -> None:
     pods = [one["spec"]["template"]["spec"] for one in (daemon, job)]
     for pod in pods:
         assert pod["securityContext"]["runAsUser"] == 10001
+        (init,) = pod["initContainers"]
+        # A burn-in trusts no socket in a folder without the sticky bit, as an emptyDir has none.
+        assert "chmod 1777 /tmp" in init["args"][0]
+        assert {"name": "tmp", "mountPath": "/tmp"} in init["volumeMounts"]  # noqa: S108
         for container in pod["containers"]:
             rights = container["securityContext"]
             assert not rights.get("privileged")
