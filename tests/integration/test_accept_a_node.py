@@ -77,6 +77,14 @@ def test_a_bad_node_is_refused_before_any_load(
     assert not folder.exists()
 
 
+def test_a_burn_in_that_was_refused_is_no_fault(
+    simulated: SimulatedHost, registry: Registry
+) -> None:
+    code, folder = accept(simulated, len(registry.gpus()), "--gpus 7")
+    assert code == ExitCode.NO_SUCH_GPU
+    assert not folder.exists()
+
+
 def test_nhc_fails_a_node_for_proven_faults_alone(
     simulated: SimulatedHost, registry: Registry
 ) -> None:
