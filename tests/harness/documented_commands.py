@@ -224,7 +224,8 @@ PROOFS: dict[str, str | Because] = {
         "It takes minutes and shows nothing on a busy host; the tests of benchmarks have its parts."
     ),
     # The acceptance of a node.
-    r"sentinel (?:doctor|check|burnin) .*(?: \|\| exit\b.*|\"\$2\")|code=\$\?|test \$code .*": "integration/test_accept_a_node.py"
+    r"sentinel (?:doctor|check|burnin) .*(?: \|\| exit\b.*|\"\$2\")"
+    r"|code=\$\?|test \$code .*": "integration/test_accept_a_node.py"
     "::test_a_run_that_was_cut_short_goes_on",
     r"scontrol (?:create|update) .*|sentinel fleet burnin --nodelist node7 .*": _FLEET
     + "test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation",
