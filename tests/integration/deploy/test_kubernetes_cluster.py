@@ -179,6 +179,20 @@ def test_a_rolling_update_replaces_one_pod_after_the_other(cluster: Kubelets, si
         wait_for_daemon(plane, node, other_than=before[node.name])
 
 
+def test_an_update_takes_the_privileges_and_gives_them_back(cluster: Kubelets, site: Site) -> None:
+    plane, node = cluster.plane, cluster.add("gpu-1")
+    plane.kubectl("apply", "-k", DEPLOY / "base")
+    uid = wait_for_daemon(plane, node)
+    site.apply()
+    uid = wait_for_daemon(plane, node, other_than=uid)
+    (pod,) = pods(plane)
+    assert cluster.execute(pod, "sentinel", "id", "-u") == "10001\n"
+    plane.kubectl("apply", "-k", DEPLOY / "base")
+    wait_for_daemon(plane, node, other_than=uid)
+    (pod,) = pods(plane)
+    assert cluster.execute(pod, "sentinel", "id", "-u") == "0\n"
+
+
 def test_a_hundred_nodes_at_once(cluster: Kubelets, site: Site) -> None:
     plane = cluster.plane
     names = [f"n{number:03}".ljust(63, "x") for number in range(100)]
