@@ -212,7 +212,7 @@ def idle_enough(
             if not is_fresh(reading, now, config):
                 return Ruling("confirm", "idle when it was last read, some seconds ago")
             if now < since + gpu_state.rearm:
-                reason = f"idle again, left alone for {format_duration(gpu_state.rearm)} (rearm)"
+                reason = f"idle again for less than {format_duration(gpu_state.rearm)} (rearm)"
                 return Ruling("rearm", reason, since + gpu_state.rearm)
             if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
                 reason = "its utilisation may still include the last stressor (idle.utilization)"

@@ -8,6 +8,7 @@ annotations and docstring.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import inspect
 import os
@@ -42,6 +43,9 @@ _CLASS = (
 )
 #: Stands for the context when a signature is checked.
 _CONTEXT = object()
+
+#: Files whose lines say nothing about the error of an import.
+_IMPORTERS = {importlib.__file__, __file__}
 
 #: The maximum length of a docstring's text and of a default.
 _MAX_TEXT_LENGTH = 300
@@ -256,6 +260,12 @@ def load_workload(name: str) -> Workload:
         remedy = _FOLDER if f"{missing}.".startswith(f"{error.name}.") else ""
         what = f"workload {name} cannot be imported: {describe(error)}"
         raise WorkloadError(what, remedy) from error
+    except AttributeError as error:
+        names = vars(error.obj) if isinstance(error.obj, types.ModuleType) else ()
+        near = difflib.get_close_matches(str(error.name), names, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else ""
+        what = f"workload {name} cannot be imported: {describe(error)}"
+        raise WorkloadError(what, remedy) from error
     except BaseException as error:  # a plugin's import may raise anything, even SystemExit
         raise WorkloadError(f"workload {name} cannot be imported: {describe(error)}") from error
     if not callable(found):
@@ -274,7 +284,11 @@ def describe(error: BaseException) -> str:
     if len(line) > _MAX_ERROR_LENGTH:
         line = line[:_MAX_ERROR_LENGTH] + " ..."
     frames = traceback.extract_tb(error.__traceback__)
-    places = [frame for frame in frames if not frame.filename.startswith("<frozen ")]
+    places = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith("<frozen ") and frame.filename not in _IMPORTERS
+    ]
     if not places:
         return line
     last = places[-1]

@@ -90,10 +90,11 @@ def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> I
     for finding in findings:
         order.setdefault(finding.check, len(order))
         groups.setdefault(replace(finding, gpu=None, index=None), []).append(finding)
-    for group in sorted(groups.values(), key=lambda group: order[group[0].check]):
+    entries = sorted(groups.values(), key=lambda group: order[group[0].check])
+    for group in entries:
         yield from _entry(group, colour=colour, width=width - _INDENT)
     worst = verdict(findings)
-    counts = Counter(finding.level for finding in findings)
+    counts = Counter(group[0].level for group in entries)  # of what is printed
     summary = ", ".join(
         f"{counts[level]} {level.value}{'' if level is Level.OK or counts[level] == 1 else 's'}"
         for level in (Level.PROBLEM, Level.WARNING, Level.OK)

@@ -135,7 +135,7 @@ def test_events_and_hand_overs_are_those_of_the_daemon(daemon: StubDaemon) -> No
     async def script(app: Live, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "handed over" in text(app, "events-text"))
         assert text(app, "events-text").index("handed over") < text(app, "events-text").index(
-            "left alone"
+            "may start in"
         ), "newest first"
         assert "last hand-overs" in text(app, "details-text")
         assert "147 ms" in text(app, "details-text")

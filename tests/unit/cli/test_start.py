@@ -24,7 +24,7 @@ def gpu(index: int, stressor: str, rule: str = "backoff", reason: str = "why") -
 
 RUNNING = gpu(0, "RUNNING", "running")
 STARTING = gpu(0, "STARTING")
-SOON = gpu(0, "STOPPED", "rearm", "idle again, left alone for 3 s")
+SOON = gpu(0, "STOPPED", "rearm", "idle again for less than 3 s")
 BUSY = gpu(1, "STOPPED", "process", "used by foreign processes")
 BROKEN = gpu(0, "BACKOFF", reason="it broke")
 LATER = replace(
@@ -76,7 +76,7 @@ def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:
         ([(gpu(0, "STOPPING", "paused"), BUSY), (gpu(0, "STOPPED", "paused"), BUSY)], (), "GPU 0"),
         ([(BUSY,)], (), "has nothing to start: GPU 1: used by foreign processes"),
         ([(BUSY, gpu(2, "STOPPED", "mig", "MIG is enabled"))], (), "; GPU 2: MIG is enabled"),
-        ([(SOON,)], (), "has nothing to start: GPU 0: idle again, left alone for 3 s"),
+        ([(SOON,)], (), "has nothing to start: GPU 0: idle again for less than 3 s"),
         ([(LATER,)], (), "idle for less than 5 min (idle.wait); may change in 5 min"),
         ([()], (), "has no GPU"),
     ],

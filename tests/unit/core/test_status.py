@@ -165,7 +165,7 @@ CASES = {
     ),
     "confirm": Case(words="idle, seen once"),
     "rearm": Case(
-        words=r"idle again, left alone for \S+ s \(rearm\)",
+        words=r"idle again for less than \S+ s \(rearm\)",
         left_s=10.0,
         config=Config(rearm=10.0, rearm_longest=10.0),
         begin=lambda world: setattr(world, "random_value", lambda: 0.5),

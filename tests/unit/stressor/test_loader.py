@@ -48,10 +48,18 @@ def test_a_module_that_is_not_found_has_a_remedy(
         load_workload("nowhere_to_be_found.sub:work")
     assert "PYTHONPATH" in caught.value.remedy
     assert "<frozen" not in str(caught.value)
+    assert "import_module" not in str(caught.value), "it says nothing about the error"
     with pytest.raises(WorkloadError) as caught:
         load_workload("needs_another:work")
     assert caught.value.remedy == ""
     assert "(needs_another.py:2 in <module>)" in str(caught.value)
+
+
+def test_a_misspelt_workload_of_a_module_has_the_nearest_one() -> None:
+    with pytest.raises(WorkloadError, match="module 'json' has no attribute 'dmups'") as caught:
+        load_workload("json:dmups")
+    assert caught.value.remedy == "Did you mean dumps?"
+    assert "loader.py" not in str(caught.value), "it says nothing about the error"
 
 
 def test_an_error_is_described_in_one_bounded_line() -> None:
