@@ -104,6 +104,8 @@ class FakeSupervisor:
     sends_no_views: bool = False
     #: Commands of these types get no reply.
     unanswered: tuple[type[Command], ...] = ()
+    #: Replies are sent after this.
+    replies_after: threading.Event | None = None
     #: The reason by which every Configure is rejected.
     configure_error: str | None = None
 
@@ -498,6 +500,8 @@ class ApiServer:
                 ):
                     return
                 answer = self.supervisor.reply_to(message)
+                if self.supervisor.replies_after is not None:
+                    self.supervisor.replies_after.wait(TIMEOUT_S)
                 self.send_views()
                 self._send(answer)
                 if not self.supervisor.keeps_memory:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
@@ -121,7 +121,7 @@ async def _reserve(
     gpus = views.select(body.gpus)
     # Before a stressor is stopped for a reservation that could not be kept.
     await writer.test_disk("Nothing is reserved")
-    await context.supervisor.execute(
+    asking = context.supervisor.execute(
         Reserve,
         by=by,
         id=id_,
@@ -132,6 +132,7 @@ async def _reserve(
         bound=body.bound,
         wait=body.wait_s > 0,
     )
+    await _accepted(context, by, id_, CancelReservation, asking)
     known = views.reservation(id_)
     if known is not None and known.lease is None:  # its answer was lost
         await writer.wait_written("The reservation is not stored")
@@ -260,7 +261,8 @@ async def allocate_memory(
         ProblemError: It was refused, the memory is not free in time, or another client ended it.
     """
     deadline = time.monotonic() + wait_s
-    await context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
+    asking = context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
+    await _accepted(context, by, id_, CancelAllocation, asking)
     known = context.views.allocation(id_)
     if known is None or known.lease is not None:
         async with provisional(context, by, id_, CancelAllocation):
@@ -328,6 +330,27 @@ def _uid_of(pid: int) -> int | None:
 
 
 # --- leases -----------------------------------------------------------------------------------
+
+
+async def _accepted(
+    context: ApiContext,
+    by: Caller,
+    id_: str,
+    undo: type[CancelReservation | CancelAllocation],
+    asking: Coroutine[Any, Any, CommandReply],
+) -> None:
+    """Await the reply to a request; undo it if the client disconnects before the reply.
+
+    Raises:
+        ProblemError: It was refused, or there is no reply.
+    """
+    reply = asyncio.create_task(asking)
+    try:
+        await asyncio.shield(reply)
+    except asyncio.CancelledError:
+        await reply  # the supervisor has the request, and the views come before its reply
+        async with provisional(context, by, id_, undo):
+            raise
 
 
 @asynccontextmanager

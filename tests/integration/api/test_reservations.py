@@ -123,6 +123,17 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     eventually(lambda: not api.supervisor.queue)
 
 
+def test_a_client_that_disconnects_before_the_reply_leaves_the_queue(api: ApiServer) -> None:
+    reserve(api, gpus=["0"])
+    reply = api.supervisor.replies_after = threading.Event()
+    connection = send(api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "wait_s": 60})
+    eventually(lambda: "a" * 8 in api.supervisor.queue)
+    connection.close()
+    time.sleep(0.3)  # the end of the connection overtakes the reply
+    reply.set()
+    eventually(lambda: not api.supervisor.queue)
+
+
 def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: ApiServer) -> None:
     """Over a broken network, a client connects again before the daemon learns of it."""
     first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "wait_s": 60}
