@@ -172,9 +172,7 @@ def test_what_is_not_the_workloads_fault_is_no_problem(more: Events) -> None:
     assert problems_of(evidence((*RAN, *more, ended(), stopped()))) == []
 
 
-@pytest.mark.parametrize(
-    "kind", [FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN]
-)
+@pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN])
 def test_a_workload_that_never_ran_is_unusable(kind: FailureKind) -> None:
     trial = evidence(failed(kind, "stressor.fatal"))
     assert judged(trial) is TrialResult.UNUSABLE
