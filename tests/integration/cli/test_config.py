@@ -171,6 +171,7 @@ def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine
             "gpu.0.throttle.temp_normal_from: throttle.temp_normal_from is 80",
         ),
         ("workload = 'gemm:sise=1'", "workload: workload gemm has no option 'sise'"),
+        ("workload = 'no:way'", "No module named 'no'. A module is found if it is installed"),
         ("log.file = 'relative.log'", "log.file: 'relative.log' is not an absolute path"),
         ("log.file = '/etc/passwd/x.log'", "the folder /etc/passwd cannot be created: a file of"),
         ("log.file = '/'", "the log / cannot be written"),
