@@ -212,7 +212,6 @@ class Kernel:
         options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         module = ctypes.byref(self._module)
-        why = ""
         try:
             status = load_driver().cuModuleLoadDataEx(module, ptx.encode(), 2, options, values)
         except OSError as error:
@@ -223,7 +222,7 @@ class Kernel:
                 return
             why = f"{_describe(status)}: {log.value.decode(errors='replace')}"
         what = f"units: the driver cannot compile the kernel of {unit}: {' '.join(why.split())}"
-        remedy = "Install the whole driver, with its PTX compiler, or name other units in plan=."
+        remedy = "Install the whole driver, with its PTX compiler, or set a plan without this unit."
         raise DriverUnavailableError(what, remedy)
 
     def run(self, numbers: Tensor, out: Tensor) -> None:
