@@ -39,7 +39,7 @@ _WHILE_IT_STOPS = (0.0, 0.5)
 #: The number of simultaneous clients.
 CLIENTS = 1000
 #: How many clients one MPS server has.
-_MPS_CLIENTS = 10
+_MPS_CLIENTS = 20
 
 
 @dataclass(frozen=True)
