@@ -149,7 +149,7 @@ class Program:
 
 
 #: The events that start a new stage of a stressor.
-_STAGES = {
+STAGES = {
     "stressor.starting",
     "stressor.ready",
     "gpu.yielding",
@@ -163,7 +163,7 @@ class Sentinel(Program):
 
     def last_of(self, gpu: str) -> str | None:
         """Return the last event about the stressor of a GPU."""
-        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in _STAGES]
+        last = [line for line in self.lines if line.get("gpu") == gpu and line["event"] in STAGES]
         return str(last[-1]["event"]) if last else None
 
     def holds(self, gpu: str) -> bool:

@@ -171,7 +171,8 @@ class Containers:
             kind = "bind,ro" if mount.get("readOnly") else "bind"
             source = self._source(volumes[mount["name"]])
             mounts.append((str(source), mount["mountPath"], kind))
-        for what, target, kind in mounts:
+        # As a runtime does: a checkout in /tmp is in the pod's volume of that name, not behind it.
+        for what, target, kind in sorted(mounts, key=lambda mount: mount[1].count("/")):
             yield f'mkdir -p "$R{target}" && mount -o {kind} {what} "$R{target}"'
 
     def _source(self, volume: dict[str, Any]) -> Path:
