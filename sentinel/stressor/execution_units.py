@@ -307,11 +307,11 @@ _PLACES = 16
 def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
     """Explain why a unit cannot be exercised on this GPU; return None if it can.
 
-    An operation that this torch, its libraries or the GPU refuses is no fault of the GPU.
+    An operation that this torch, its libraries, the driver or the GPU refuses is no fault of the
+    GPU.
 
     Raises:
         ConfigError: There is no room for the smallest product.
-        DriverUnavailableError: The driver cannot compile the kernel of the unit.
     """
     if not has_capability(unit, ctx.device):
         needed = ".".join(map(str, unit.capability))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sentinel.errors import DriverUnavailableError
 from sentinel.stressor.matmul import Product
 
 #: Numbers of cuda.h: the maximum of a device and of a function, and the options for a log.
@@ -192,7 +191,7 @@ class Kernel:
         words: The words of shared memory of each block.
 
     Raises:
-        DriverUnavailableError: The driver cannot be loaded, or cannot compile the kernel.
+        NotImplementedError: The driver cannot be loaded, or cannot compile the kernel.
     """
 
     def __init__(self, unit: str, ptx: str, *, fills_shared: bool = False) -> None:
@@ -221,9 +220,8 @@ class Kernel:
                 _check("cuModuleLoadDataEx", status)
                 return
             why = f"{_describe(status)}: {log.value.decode(errors='replace')}"
-        what = f"units: the driver cannot compile the kernel of {unit}: {' '.join(why.split())}"
-        remedy = "Install the whole driver, with its PTX compiler, or set a plan without this unit."
-        raise DriverUnavailableError(what, remedy)
+        message = f"the driver cannot compile the kernel of {unit}: {' '.join(why.split())}"
+        raise NotImplementedError(message)
 
     def run(self, numbers: Tensor, out: Tensor) -> None:
         """Queue the kernel in the current stream: 32-bit numbers to as many results."""
