@@ -425,7 +425,7 @@ def record() -> int:
                 if why := register(folder, Path(order.state), plan):
                     what = f"`sentinel health` will not know this run: {why}"
                     click.echo(f"sentinel: warning: {what}", err=True)
-            _report_start(client, run)
+            _report_start(order, client, run)
 
         clean = record_run(request, partial(_connected, order), begin, judge)
     except SentinelError as error:
@@ -484,11 +484,13 @@ def _count_work(client: Client, shared: Path) -> None:
         verified_store.add_work(shared / verified_store.NAME, client.status().gpus)
 
 
-def _report_start(client: Client, run: str) -> None:
+def _report_start(order: Order, client: Client, run: str) -> None:
     """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
 
     def cancel(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=cancel_run, args=(client, run), daemon=True).start()
+        died = order.socket is None and os.getppid() != order.command
+        reason = f"its command, process {order.command}, died" if died else None
+        threading.Thread(target=cancel_run, args=(client, run, reason), daemon=True).start()
 
     for number in _ENDS:
         signal.signal(number, cancel)

@@ -205,7 +205,10 @@ def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: Simulat
         process.kill()
         process.wait(TIMEOUT_S)
         eventually(lambda: not any(one.is_running() for one in processes))
-    assert run.report()["verdict"] == "INCOMPLETE"
+    report = run.report()
+    assert report["verdict"] == "INCOMPLETE"
+    assert report["run"]["cut_short"] == f"its command, process {process.pid}, died"
+    assert report["run"]["resume"]
     assert simulated.empty(0)
 
 
