@@ -1,5 +1,6 @@
 """Entry point of ``python -m sentinel``; light, because every child process imports it."""
 
+import os
 import sys
 
 
@@ -11,4 +12,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # The working directory, in which neither `sentinel` nor a daemon searches modules.
+    if not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH120 - pathlib is slow to import
+        del sys.path[0]
     sys.exit(main())

@@ -176,6 +176,9 @@ def _figures(gpu: Mapping[str, Any]) -> Iterator[str]:
         median = next(medians, None)
         yield measures.MISSING if median is None else measures.format_measure(name, median)
     heat = [row["highest"] for row in measured if row["name"] == "temperature_c"]
+    if not heat:  # a GPU that was too hot to begin has its counters alone
+        counters = (gpu["counters"][time] or {} for time in ("before", "after"))
+        heat = [found["temperature_c"] for found in counters if found.get("temperature_c")]
     yield measures.format_measure("temperature_c", max(heat)) if heat else measures.MISSING
 
 

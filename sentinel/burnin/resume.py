@@ -25,7 +25,7 @@ from sentinel.core.burnin_progress import Burnin
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import why_foreign
 from sentinel.protocol import __version__
-from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.commands import Given, PhaseWork
 from sentinel.protocol.counters import Counters
 
 #: What must be the same: the card, its firmware and its driver.
@@ -161,8 +161,9 @@ def simulated_gpus(folder: RunFolder) -> int | None:
 def flags_to_resume(folder: RunFolder, sources: Sources) -> list[str]:
     """Build the flags with which a private daemon goes on as the run was begun.
 
-    What the work depends on is as it was. Another setting is what its flag says now, or said then;
-    what files and variables say may be a new limit of the host.
+    What the work depends on is as it was. Another setting is what its flag says now, or said then.
+    What a file or a variable says now may be a new limit of the host; what they said then is in
+    force only where nothing says otherwise.
 
     Raises:
         ConfigError: A flag asks for other work.
@@ -172,6 +173,8 @@ def flags_to_resume(folder: RunFolder, sources: Sources) -> list[str]:
     for setting in SETTINGS:
         given, was = sources.get(setting.key), begun.get(setting.key)
         is_flag = given is not None and given.source == setting.flag
+        by_flag = was is not None and was["source"] == setting.flag
+        replaced = is_flag or (given is not None and not by_flag)
         text = setting.default if was is None else str(was["value"])
         if setting.key.startswith(_OF_THE_WORK):
             parse = setting.form.parse
@@ -180,10 +183,24 @@ def flags_to_resume(folder: RunFolder, sources: Sources) -> list[str]:
                     f"{setting.flag}={given.text}: the run was begun with {text}",
                     f"Omit {setting.flag}: a run goes on with what it was begun with.",
                 )
-        elif is_flag or setting.key in _OF_A_PART or was is None or was["source"] != setting.flag:
+        elif was is None or replaced or setting.key in _OF_A_PART:
             continue
         flags += [f"{setting.flag}={text}"] if text else []
     return flags
+
+
+def single_to_resume(folder: RunFolder, sources: Sources) -> list[Given]:
+    """List the settings of single GPUs that a run was begun with, as :func:`flags_to_resume` does.
+
+    No flag has one: they are for the saved settings of a private daemon.
+    """
+    now = {(value.key, value.gpu) for value in sources.given}
+    return [
+        Given(key=value["key"], text=str(value["value"]), source=value["source"], gpu=value["gpu"])
+        for value in begun_with(folder)
+        if value["gpu"] is not None
+        and (value["key"].startswith(_OF_THE_WORK) or (value["key"], value["gpu"]) not in now)
+    ]
 
 
 def check_settings(folder: RunFolder, version: str, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -208,11 +225,10 @@ def check_settings(folder: RunFolder, version: str, settings: Sequence[Mapping[s
             continue
         values = ["the default" if value is None else value["value"] for value in (then, is_)]
         name = key if not gpu else f"{key} of GPU {gpu}"
-        source = (is_ or then or {}).get("source")
         raise ConfigError(
             f"{where}: it was begun with {name} = {values[0]}, and that is {values[1]} now",
-            f"Change it back: {source}"
-            if gpu
+            f"Change it back: {is_['source']}"
+            if gpu and is_
             else "A run without a daemon has its own settings. To end the daemon: sentinel stop",
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sentinel.client.event_stream import EventStream
 from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, find_address, selectors
@@ -266,17 +266,19 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         }
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
 
-    def cancel_burnin(self, id_: str | None = None) -> Outcome:
+    def cancel_burnin(self, id_: str | None = None, reason: str | None = None) -> Outcome:
         """End the burn-in.
 
         Args:
             id_: Its id; by default, that of the one that runs.
+            reason: Why, for the report; by default, that this user has cancelled it.
 
         Raises:
             ServiceError: None runs, or another one.
         """
-        query = "" if id_ is None else f"?id={quote(id_)}"
-        return self.fetch(Outcome, "DELETE", f"/v1/burnin{query}")
+        given = {"id": id_, "reason": reason}
+        query = urlencode({name: text for name, text in given.items() if text is not None})
+        return self.fetch(Outcome, "DELETE", f"/v1/burnin?{query}")
 
     # --- GPUs --------------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class Hold:
         flags: The flags of ``sentinel run`` for the private sentinel.
         environment: Its variables; the default are those of this process.
         in_a_command: Whether a command uses it, whose errors advise its options.
+        files: The texts of files in its state folder, by name.
     """
 
     def __init__(
@@ -97,9 +98,11 @@ class Hold:
         environment: Mapping[str, str] | None = None,
         *,
         in_a_command: bool = False,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self._flags = flags
         self._in_a_command = in_a_command
+        self._files = files or {}
         self._environment = os.environ if environment is None else environment
         self._resources = contextlib.ExitStack()
         self._running: _Running | None = None
@@ -115,7 +118,7 @@ class Hold:
         if self._running is not None:
             raise ConfigError("this hold is in use already", "Call sentinel.hold() for each block.")
         with contextlib.ExitStack() as resources:
-            self._running = _start(self._flags, self._environment, resources)
+            self._running = _start(self._flags, self._environment, self._files, resources)
             self._resources = resources.pop_all()
         return self
 
@@ -258,12 +261,16 @@ def hold(
     return Hold([*command, *flags])
 
 
-def private_sentinel(flags: Sequence[str], environment: Mapping[str, str] | None = None) -> Hold:
+def private_sentinel(
+    flags: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Hold:
     """Build a sentinel for this command only, with these flags of ``sentinel run``.
 
     It ends with its ``with`` block, and with this process, however that ends.
     """
-    return Hold(flags, environment, in_a_command=True)
+    return Hold(flags, environment, in_a_command=True, files=files)
 
 
 @dataclass(frozen=True)
@@ -277,7 +284,10 @@ class _Running:
 
 
 def _start(
-    flags: Sequence[str], variables: Mapping[str, str], resources: contextlib.ExitStack
+    flags: Sequence[str],
+    variables: Mapping[str, str],
+    files: Mapping[str, str],
+    resources: contextlib.ExitStack,
 ) -> _Running:
     """Start a private sentinel, which ends when the resources are closed.
 
@@ -289,6 +299,8 @@ def _start(
     isolation = ["--private", *(word for flag in _INTERFACES for word in (flag, "off"))]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]
     folder, lock = resources.enter_context(temporary_folder())
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
     environment = {
         **variables,
         "SENTINEL_SOCKET": str(folder / "sentinel.sock"),

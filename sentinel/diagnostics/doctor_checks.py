@@ -179,7 +179,7 @@ _LEAST_BINDING = (12, 535, 108)
 #: The first drivers with the second and the third lists of processes.
 _SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
 
-_NO_GPU = "Or simulate GPUs: python -m sentinel --simulate 2"
+_NO_GPU = "Or simulate GPUs: add --simulate 2"
 
 
 def judge_software(facts: HostFacts) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ class NodeState(StrEnum):
     WAITING = "waiting"
     #: Its task runs.
     RUNNING = "running"
-    #: Its task is over, and there is a report.
+    #: There is a report, and its task is over or would not change that.
     DONE = "done"
     #: Its task is over, and there is no report.
     MISSING = "missing"
@@ -48,8 +48,8 @@ class NodeStatus:
 
     node: str
     task: Task
-    #: The verdict of its report, or None. Not final while the task waits or runs: a task that was
-    #: requeued goes on.
+    #: The verdict of its report, or None. INCOMPLETE is not final while the task waits or runs: a
+    #: task that was requeued goes on.
     verdict: Verdict | None = None
     #: What it has written last, or None.
     progress: NodeProgress | None = None
@@ -59,7 +59,18 @@ class NodeStatus:
         """What is known of its part of the run."""
         if self.task.state is TaskState.OVER:
             return NodeState.MISSING if self.verdict is None else NodeState.DONE
+        if self._has_final_report and self.task.state is not TaskState.UNKNOWN:
+            return NodeState.DONE
         return NodeState(self.task.state.value)
+
+    @property
+    def _has_final_report(self) -> bool:
+        """Whether the node has ended with a verdict that a requeued task would not change.
+
+        Slurm may hold such a task for long, such as of a node that was lost afterwards.
+        """
+        ended = self.progress is not None and self.progress.state == "ended"
+        return ended and self.verdict not in {None, Verdict.INCOMPLETE}
 
     @property
     def is_over(self) -> bool:

@@ -332,6 +332,8 @@ class CancelBurnin(_Command):
 
     #: Its id; None for the one that runs.
     id: str | None = None
+    #: Why, for the report; None: by a client's request alone.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: Drive
         if facts is not None and facts.unavailable is not None:
             raise DriverUnavailableError(
                 f"no GPU can be read: {facts.unavailable.reason}",
-                "Without a GPU, simulate some: python -m sentinel --simulate 2",
+                "Without a GPU, simulate some: add --simulate 2",
             )
         if facts is not None and facts.failed is not None:
             raise ConfigError(f"the probe failed: {facts.failed}", "Nothing was started.")

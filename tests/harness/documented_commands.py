@@ -224,7 +224,7 @@ PROOFS: dict[str, str | Because] = {
         "It takes minutes and shows nothing on a busy host; the tests of benchmarks have its parts."
     ),
     # The acceptance of a node.
-    r"sentinel (?:doctor|check|burnin) .*(?: \|\| exit\b.*|\"\$2\")"
+    r"sentinel (?:--version|(?:doctor|check|burnin) .*)(?: \|\| exit\b.*|\"\$2\")"
     r"|code=\$\?|test \$code .*": "integration/test_accept_a_node.py"
     "::test_a_run_that_was_cut_short_goes_on",
     r"scontrol (?:create|update) .*|sentinel fleet burnin --nodelist node7 .*": _FLEET

@@ -117,7 +117,8 @@ class Containers:
         if environment.get("NVIDIA_VISIBLE_DEVICES") == "all":
             # Simulated GPUs are for one user; devices would be for all.
             for path in (self._node / "gpus", *(self._node / "gpus").rglob("*")):
-                os.chown(path, *self.user(container))
+                with contextlib.suppress(FileNotFoundError):  # of a daemon that rewrites it
+                    os.chown(path, *self.user(container))
         setup = place / "setup"
         read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem")
         lines = [
@@ -171,7 +172,8 @@ class Containers:
             kind = "bind,ro" if mount.get("readOnly") else "bind"
             source = self._source(volumes[mount["name"]])
             mounts.append((str(source), mount["mountPath"], kind))
-        for what, target, kind in mounts:
+        # As a runtime does: a checkout in /tmp is in the pod's volume of that name, not behind it.
+        for what, target, kind in sorted(mounts, key=lambda mount: mount[1].count("/")):
             yield f'mkdir -p "$R{target}" && mount -o {kind} {what} "$R{target}"'
 
     def _source(self, volume: dict[str, Any]) -> Path:

@@ -40,11 +40,17 @@ def commands_in(text: str) -> list[str]:
 def commands_of_source() -> dict[str, str]:
     """Map each command that a message of the source names to one of its places."""
     found: dict[str, str] = {}
+    for place, text in messages_of_source():
+        for command in commands_in(text):
+            found.setdefault(command, place)
+    return found
+
+
+def messages_of_source() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each string of the source."""
     for path in sorted((ROOT / "sentinel").rglob("*.py")):
         for line, text in _messages(ast.parse(path.read_text())):
-            for command in commands_in(text):
-                found.setdefault(command, f"{path.relative_to(ROOT)}:{line}")
-    return found
+            yield f"{path.relative_to(ROOT)}:{line}", text
 
 
 def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:

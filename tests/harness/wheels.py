@@ -89,22 +89,6 @@ class Environment:
             pytest.skip(f"there is no package index: {done.stderr[-300:]}")
         assert done.returncode == 0, done.stderr
 
-    def add_torch(self, packages: Path, installer: str, version: str = TORCH) -> None:
-        """Add a stand-in for the torch of a site: its metadata, and a package without CUDA."""
-        package = packages / "torch"
-        package.mkdir()
-        (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
-        (package / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.0'\n")
-        info = packages / f"torch-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-        (info / "INSTALLER").write_text(installer)
-        (info / "WHEEL").write_text(
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        names = ("torch/__init__.py", "torch/version.py", f"{info.name}/METADATA")
-        (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
-
     def files_of_torch(self) -> dict[str, bytes]:
         """Read all files of the torch in this environment."""
         paths = [*self.packages.glob("torch/*.py"), *self.packages.glob("torch-*/*")]
@@ -114,6 +98,21 @@ class Environment:
         """Read the version of the torch that an import finds; empty if there is none."""
         script = "import torch; print(torch.__version__)"
         return run_program(self.python, "-c", script, env=own_environment()).stdout.strip()
+
+
+def add_torch(packages: Path, installer: str, version: str = TORCH) -> None:
+    """Add a stand-in for the torch of a site: its metadata, and a package without CUDA."""
+    package = packages / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    (package / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.0'\n")
+    info = packages / f"torch-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    (info / "INSTALLER").write_text(installer)
+    (info / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    names = ("torch/__init__.py", "torch/version.py", f"{info.name}/METADATA")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
 
 
 def own_environment(**variables: str) -> dict[str, str]:

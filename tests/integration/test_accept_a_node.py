@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ PLAN = plan_of("short", ("first", CHECKED, "seconds = 2"))
 COMMAND = f"""
 case "$1 $2" in
 "burnin --expect-gpus") set -- "$@" --plan {{plan}} --simulate 2 --rearm 200ms {{more}} ;;
-burnin*|health*) : ;;
+burnin*|health*|--version*) : ;;
 *) set -- "$@" --simulate 2 ;;
 esac
 {EXEC_SENTINEL}
@@ -36,11 +37,13 @@ def registry(simulated: SimulatedHost) -> Registry:
     return Registry.create(simulated.folder, 2)
 
 
-def accept(host: SimulatedHost, expected: int, more: str = "") -> tuple[int, Path]:
+def accept(
+    host: SimulatedHost, expected: int, more: str = "", *, command: str = COMMAND
+) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder of the burn-in."""
     plan, folder = host.folder / "plan.toml", host.folder / "report"
     plan.write_text(PLAN)
-    write_script(host.folder / "sentinel", COMMAND.format(plan=plan, more=more))
+    write_script(host.folder / "sentinel", command.format(plan=plan, more=more))
     script = write_script(host.folder / "accept", documented_commands("accept-a-node.md", "script"))
     path = f"{host.folder}:{os.environ['PATH']}"
     environment = host.environment(PATH=path)
@@ -82,6 +85,14 @@ def test_a_burn_in_that_was_refused_is_no_fault(
 ) -> None:
     code, folder = accept(simulated, len(registry.gpus()), "--gpus 7")
     assert code == ExitCode.NO_SUCH_GPU
+    assert not folder.exists()
+
+
+def test_a_broken_installation_is_no_fault(simulated: SimulatedHost, registry: Registry) -> None:
+    """Python ends with 1 for what cannot be imported."""
+    command = f"exec {sys.executable} -c 'raise SystemExit(1)'"
+    code, folder = accept(simulated, len(registry.gpus()), command=command)
+    assert code == ExitCode.USAGE
     assert not folder.exists()
 
 

@@ -7,9 +7,9 @@ import contextlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from sentinel.api import serializers
 from sentinel.api.bodies import (
@@ -187,9 +187,14 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
 
 
 @burnin.delete("", responses=problems(Code.NOT_FOUND, Code.INVALID))
-async def cancel_burnin(context: ContextDep, by: By, id: str | None = None) -> Outcome:  # noqa: A002 - the API's
+async def cancel_burnin(
+    context: ContextDep,
+    by: By,
+    id: str | None = None,  # noqa: A002 - the API's
+    reason: Annotated[str | None, Query(max_length=200, description="Why, for the report.")] = None,
+) -> Outcome:
     """End the burn-in, or only that with this id. What was done of it stays in the events."""
-    return await context.run_command(CancelBurnin, by=by, id=id)
+    return await context.run_command(CancelBurnin, by=by, id=id, reason=reason)
 
 
 def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:

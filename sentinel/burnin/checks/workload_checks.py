@@ -48,8 +48,8 @@ _REMEDIES = {
     FailureKind.CRASH: "Check its standard error; a library that it calls may have a bug.",
     FailureKind.SPAWN: "Free processes, memory or file descriptors of this host.",
 }
-#: The failures that are no fault of the workload.
-_UNUSABLE = frozenset({FailureKind.UNUSABLE, FailureKind.SPAWN})
+#: The failures without which nothing was tried: no stressor can run.
+_UNUSABLE = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN})
 
 
 class TrialResult(StrEnum):
@@ -58,7 +58,7 @@ class TrialResult(StrEnum):
     WELL = "well"
     MISBEHAVED = "misbehaved"
     UNUSABLE = "unusable"
-    """The workload refused its options, or nothing could run here."""
+    """It cannot be imported, refused its options, or nothing could run here."""
     INCOMPLETE = "incomplete"
     """Another process needed the GPU, or the trial was interrupted."""
 

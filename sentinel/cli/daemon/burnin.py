@@ -27,7 +27,12 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
-from sentinel.burnin.resume import flags_to_resume, simulated_gpus, thresholds_of
+from sentinel.burnin.resume import (
+    flags_to_resume,
+    simulated_gpus,
+    single_to_resume,
+    thresholds_of,
+)
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
 from sentinel.burnin.verdict import EXIT_CODES
@@ -48,7 +53,7 @@ from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.sources import Sources, checked
+from sentinel.config.sources import NAME, Sources, checked, text_of
 from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
@@ -161,10 +166,12 @@ def command(
     else:
         why = "since the API process of a daemon sends them, and no daemon runs"
         warn_of_no_notifications(config, sources, why)
-    flags_of_run: list[str] = []
+    flags_of_run, single = [], ""
     if daemon is None:
-        begun = [] if resume is None else flags_to_resume(folder, sources)
-        flags_of_run = [*_private_flags(sources, simulate), *begun]
+        flags_of_run = _private_flags(sources, simulate)
+        if resume is not None:
+            flags_of_run += flags_to_resume(folder, sources)
+            single = text_of(single_to_resume(folder, sources))
     order = Order(
         folder=str(folder.path.absolute()),
         text=None if resume is not None else text,
@@ -174,6 +181,7 @@ def command(
         expect_gpus=expect_gpus,
         socket=None if daemon is None else daemon.address.socket,
         flags=flags_of_run,
+        single=single,
         simulated=None if simulated is None else str(simulated.absolute()),
         simulate=simulate,
         state=str(state.absolute()),
@@ -294,6 +302,8 @@ class Order:
     socket: str | None = None
     #: The flags of ``sentinel run`` for a private daemon.
     flags: Sequence[str] = ()
+    #: Its settings for single GPUs, as a file.
+    single: str = ""
     #: The folder of the simulated GPUs and their number; None with real ones.
     simulated: str | None = None
     simulate: int | None = None
@@ -415,7 +425,7 @@ def record() -> int:
                 if why := register(folder, Path(order.state), plan):
                     what = f"`sentinel health` will not know this run: {why}"
                     click.echo(f"sentinel: warning: {what}", err=True)
-            _report_start(client, run)
+            _report_start(order, client, run)
 
         clean = record_run(request, partial(_connected, order), begin, judge)
     except SentinelError as error:
@@ -440,7 +450,8 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
         yield connect(order.socket)
         return
     selected = ["--gpus", ",".join(gpus)] if gpus else []
-    with private_sentinel(["--burnin-only", *order.flags, *selected]) as held:
+    files = {NAME: order.single}
+    with private_sentinel(["--burnin-only", *order.flags, *selected], files=files) as held:
         held.wait_ready()
         simulated = None if order.simulated is None else Path(order.simulated)
         where = places(os.environ, os.getuid(), simulated)
@@ -473,11 +484,13 @@ def _count_work(client: Client, shared: Path) -> None:
         verified_store.add_work(shared / verified_store.NAME, client.status().gpus)
 
 
-def _report_start(client: Client, run: str) -> None:
+def _report_start(order: Order, client: Client, run: str) -> None:
     """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
 
     def cancel(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=cancel_run, args=(client, run), daemon=True).start()
+        died = order.socket is None and os.getppid() != order.command
+        reason = f"its command, process {order.command}, died" if died else None
+        threading.Thread(target=cancel_run, args=(client, run, reason), daemon=True).start()
 
     for number in _ENDS:
         signal.signal(number, cancel)

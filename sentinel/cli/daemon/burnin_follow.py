@@ -71,9 +71,9 @@ def status(client: Client) -> options.Printed:
     others = running_burnins(records_folder(os.environ, os.getuid()))
     try:
         shown = client.status()
-    except NotRunningError:
+    except NotRunningError as error:
         if not others:
-            raise
+            raise _no_run(error) from None
         shown = None
     return options.Printed(
         json={
@@ -172,20 +172,30 @@ def _only_other(error: SentinelError) -> str:
     Raises:
         ConfigError: There are several, or it has no socket.
     """
-    given = click.get_current_context().params
-    simulation = simulated_folder(chosen=given["simulated"])
+    simulation = simulated_folder(chosen=click.get_current_context().params["simulated"])
     others = running_burnins(records_folder(os.environ, os.getuid()))
     if simulation is not None:
         others = [other for other in others if other.simulated == str(simulation.absolute())]
-    is_named = given["socket"] or given["over_tcp"] or os.environ.get(SOCKET_VARIABLE)
-    if not others or is_named:
-        raise error
+    if not others or _is_daemon_named():
+        raise _no_run(error)
     if len(others) == 1 and others[0].burnin_socket is not None:
         return others[0].burnin_socket
     raise ConfigError(
         "these burn-ins run without a daemon:" + "".join(f"\n  {other}" for other in others),
         "End one by Ctrl+C in its terminal, or by SIGTERM to its command.",
     )
+
+
+def _is_daemon_named() -> bool:
+    given = click.get_current_context().params
+    return bool(given["socket"] or given["over_tcp"] or os.environ.get(SOCKET_VARIABLE))
+
+
+def _no_run(error: SentinelError) -> SentinelError:
+    """Return the error of a command for a burn-in that needs no daemon, if none was named."""
+    if error.code != "not_running" or _is_daemon_named():
+        return error
+    return NotRunningError("no burn-in runs, or it is still starting", "Begin one: sentinel burnin")
 
 
 PROGRESS = output.Table(

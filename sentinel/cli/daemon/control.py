@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -46,13 +47,17 @@ def stop(client: Client, wait: float) -> options.Printed:
 
 
 @click.command("reload")
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
-def reload_(client: Client) -> options.Printed:
+def reload_(client: Client, wait: float) -> options.Printed:
     """Read the settings again, and apply all of them or none.
 
-    Exit code 2 if a setting is invalid; then nothing has changed.
+    Exit code 2 if a setting is invalid; then nothing has changed. After a change of the workload,
+    the command waits as `sentinel set` does.
     """
-    return options.outcome(client.reload())
+    done, proof = _change_settings(client, client.reload, ["workload"], wait)
+    printed = options.outcome(done)
+    return replace(printed, notes=[f"the daemon {proof.text}"] if proof.text else [])
 
 
 @click.command("pause")

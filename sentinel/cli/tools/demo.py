@@ -62,7 +62,7 @@ def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -
     if not registry.gpus():
         raise NoSuchGpuError(
             f"there is no simulated GPU in {registry.folder}",
-            "Start one first: python -m sentinel --simulate 2",
+            "Start a sentinel first, with --simulate 2",
         )
     (chosen, *_) = select_gpus((gpu,), registry.gpus())
     membership = registry.attach(chosen.uuid)

@@ -370,12 +370,15 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:
     run = fleet.read()
     # The nodes look for this file, whatever the engine still can or knows.
     _cancel(fleet)
-    engine_of(run, fleet).cancel(run)
+    engine = engine_of(run, fleet)
+    had_ended = all(task.state is TaskState.OVER for task in engine.tasks(run).values())
+    engine.cancel(run)
     if as_json:
-        print_json({"run": run.id, "folder": fleet.path})
+        print_json({"run": run.id, "folder": fleet.path, "had_ended": had_ended})
     else:
+        done = f"{run.id} had ended" if had_ended else f"cancelled {run.id}"
         quoted = shlex.quote(str(fleet.path))
-        print(f"cancelled {run.id}; the verdict: sentinel fleet report --watch {quoted}")
+        print(f"{done}; the verdict: sentinel fleet report --watch {quoted}")
     return int(ExitCode.OK)
 
 

@@ -78,7 +78,8 @@ def try_command(
 
     A daemon that holds the GPU lends it: it is reserved there until the trial ends.
 
-    Exit code 1 if it misbehaves, 2 if it rejects its options, 3 if a newcomer needs the GPU.
+    Exit code 1 if it misbehaves, 2 if it cannot be imported or rejects its options, 3 if a newcomer
+    needs the GPU.
     """
     workload = for_daemon("workload", workload)
     try:

@@ -87,7 +87,8 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
         raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} is over; {run.id} runs")
     check_owner(command.by, run.by, "the burn-in")
     left = [uuid for uuid in run.gpus if uuid not in run.done]
-    step = burnin.end_plans(state, seen, f"cancelled by {command.by}", left)
+    reason = command.reason or f"cancelled by {command.by}"
+    step = burnin.end_plans(state, seen, reason, left)
     text = f"ends the burn-in {run.plan.name}"
     return Accepted(step, text, run.gpus)
 

@@ -205,7 +205,10 @@ def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: Simulat
         process.kill()
         process.wait(TIMEOUT_S)
         eventually(lambda: not any(one.is_running() for one in processes))
-    assert run.report()["verdict"] == "INCOMPLETE"
+    report = run.report()
+    assert report["verdict"] == "INCOMPLETE"
+    assert report["run"]["cut_short"] == f"its command, process {process.pid}, died"
+    assert report["run"]["resume"]
     assert simulated.empty(0)
 
 
@@ -243,7 +246,12 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
     daemon: Daemon, where: str
 ) -> None:
     """Also in a phase that is not mandatory; a FAIL or a PASS is of a run to its end."""
-    run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=("--memory", "10%"))
+    settings = ["--memory", "10%"]
+    single = daemon.host.folder / "single.toml"
+    if where == "alone":
+        single.write_text("[gpu.0]\nmemory.target = '5%'\n")
+        settings += ["--config", str(single)]
+    run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=tuple(settings))
     limits = daemon.host.folder / "limits.toml"
     limits.write_text(f"spec = '{SPEC}'\nversion = '4.6.0'\n[xids]\n48 = 'warn'\n")
     with run.started("--gpus", "0", "--thresholds", str(limits)) as process:
@@ -266,6 +274,7 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
     (line,) = [one for one in output.splitlines() if one.startswith("go on with: ")]
     if where != "alone":
         daemon.start(4, "--memory", "10%")
+    single.unlink(missing_ok=True)
     again = daemon.run_unchecked(*shlex.split(line)[4:])
     assert again.code == ExitCode.OK, again
     report = run.report()

@@ -96,7 +96,9 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
         assert burnin.returncode == ExitCode.NOT_RUNNING, "its report is incomplete"
     assert json.loads((run / "report.json").read_text())["verdict"] == "INCOMPLETE"
     for command in ("status", "cancel"):
-        assert daemon.run_unchecked("burnin", command).code == ExitCode.NOT_RUNNING
+        answer = daemon.run_unchecked("burnin", command)
+        assert answer.code == ExitCode.NOT_RUNNING
+        assert "no burn-in runs" in answer.err
 
 
 def test_the_plan_of_a_daemon_is_shown_as_a_burnin(daemon: Daemon) -> None:

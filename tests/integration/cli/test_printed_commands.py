@@ -12,7 +12,12 @@ import pytest
 from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.command_line import CommandOutput
 from tests.harness.daemon_harness import Daemon
-from tests.harness.printed_commands import check_usage, commands_in, commands_of_source
+from tests.harness.printed_commands import (
+    check_usage,
+    commands_in,
+    commands_of_source,
+    messages_of_source,
+)
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -167,3 +172,9 @@ def test_each_command_that_the_source_names_exists_and_has_a_row(command: str, p
     check_usage(command)
     run = {name for situation in SITUATIONS for name in situation.named}
     assert (command in run) != (command in ELSEWHERE), f"{place}: add a situation that prints it"
+
+
+def test_no_message_names_an_interpreter() -> None:
+    """`python` is often another one than that of sentinel; what the demo runs, it shows."""
+    named = [place for place, text in messages_of_source() if "python -m sentinel" in text]
+    assert all(place.startswith("sentinel/cli/tools/demo.py:") for place in named), named

@@ -239,6 +239,43 @@ def test_a_change_of_the_workload_waits_for_its_first_stressor(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
+def test_a_reload_that_changes_the_workload_waits_for_its_first_stressor(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    file = tmp_path / "reloaded.toml"
+    file.write_text('workload = "hold"')
+    daemon.run("start", *SIMULATE, *QUICK[:4], "--config", str(file))
+    monkeypatch.chdir(tmp_path)
+    file.write_text('workload = "mine:rest"')
+    failed = daemon.run_unchecked("reload")
+    assert failed.code == 1
+    assert "the settings were applied, and no stressor has started: GPU 0" in failed.err
+    file.write_text(f'workload = "{tmp_path}/mine:rest"')
+    assert "the daemon occupies GPU 0" in daemon.run_unchecked("reload").err
+
+
+@pytest.mark.parametrize("safe", [[], ["-P"]], ids=["python -m sentinel", "sentinel"])
+def test_a_file_names_the_folder_of_a_workload_for_every_command(
+    tmp_path: Path, safe: list[str]
+) -> None:
+    """Where `config check` finds a module, a detached daemon finds it, too."""
+    (tmp_path / "mine.py").write_text(MINE)
+
+    def check(workload: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "checked.toml"
+        file.write_text(f'workload = "{workload}"')
+        command = [sys.executable, *safe, "-m", "sentinel", "config", "check", str(file)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    wrong = check("mine:rest")
+    assert (wrong.returncode, "No module named 'mine'" in wrong.stderr) == (2, True)
+    right = check(f"{tmp_path}/mine:rest")
+    assert right.returncode == 0, right.stderr
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize("safe", [[], ["-P"]], ids=["python -m sentinel", "sentinel"])
 @pytest.mark.parametrize("named", ["flag", "variable"])
 def test_a_workload_is_found_in_the_folder_of_the_command(

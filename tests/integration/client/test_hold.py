@@ -79,7 +79,7 @@ def test_an_error_in_the_block_releases_the_gpus(
     assert (tmp_path / "ended").exists()
 
 
-NO_DRIVER = "exit 5 no driver\nWithout a GPU, simulate some: python -m sentinel --simulate 2"
+NO_DRIVER = "exit 5 no driver\nWithout a GPU, simulate some: add --simulate 2"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_failed_start_is_the_error_of_its_exit_code(
         held.wait_held(TIMEOUT_S)
     assert (error.value.what, error.value.remedy) == (what, remedy)
     if kind is DriverUnavailableError:
-        with hold.private_sentinel([]) as own, pytest.raises(kind, match="python -m sentinel"):
+        with hold.private_sentinel([]) as own, pytest.raises(kind, match="add --simulate 2"):
             own.wait_held(TIMEOUT_S)
 
 

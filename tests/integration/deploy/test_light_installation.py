@@ -18,6 +18,7 @@ from tests.harness.wheels import (
     INSTALL_TIMEOUT_S,
     TORCH,
     Environment,
+    add_torch,
     build_wheel,
     light_dependencies,
     own_environment,
@@ -210,7 +211,7 @@ def test_the_torch_of_the_site_is_kept(
 ) -> None:
     """A stand-in for torch: its metadata are those of a build that no index has."""
     environment = Environment(tmp_path / "venv")
-    environment.add_torch(environment.packages, installer)
+    add_torch(environment.packages, installer)
     before = environment.files_of_torch()
     follow(environment, recipes, wheel, PATH=str(tools.bin))
     assert environment.torch() == TORCH
@@ -222,7 +223,7 @@ def test_the_torch_of_the_site_is_kept(
 
 def test_an_installation_that_would_replace_torch_fails(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
-    environment.add_torch(environment.packages, "pip", version="2.1.0+site")
+    add_torch(environment.packages, "pip", version="2.1.0+site")
     before = environment.files_of_torch()
     with pytest.raises(AssertionError, match="torch"):
         follow(environment, ["pin", "pip"], wheel)
@@ -236,7 +237,7 @@ def test_pipx_uses_the_torch_outside_its_environment(
     home = tmp_path / "home"
     packages = home / ".local" / "lib" / tools.packages.parent.name / "site-packages"
     packages.mkdir(parents=True)
-    tools.add_torch(packages, "pip")
+    add_torch(packages, "pip")
     variables = {"HOME": str(home), "PIPX_HOME": str(tmp_path / "pipx")}
     (tools.folder / "torch.txt").write_text(f"torch=={TORCH}\n")
     follow(tools, ["pipx"], wheel, PIPX_BIN_DIR=str(tmp_path / "bin"), **variables)

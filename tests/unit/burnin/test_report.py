@@ -123,6 +123,16 @@ def test_a_memory_test_says_how_warm_the_memory_was(
         assert bool(re.search(found, FORMATS[name](run, report))) == (text is not None)
 
 
+def test_the_page_has_the_temperature_of_a_gpu_that_was_too_hot_to_begin(tmp_path: Path) -> None:
+    run = judged(ExampleRun(), tmp_path / "run")
+    report = report_object(run)
+    hot = report["gpus"][1]
+    hot["measurements"] = []
+    hot["counters"]["before"]["temperature_c"] = 93
+    shown = FORMATS["html"](run, report).partition("<h2>GPUs</h2>")[2].partition("</table>")[0]
+    assert "93 °C" in shown.partition(hot["serial"])[2]
+
+
 HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 
 

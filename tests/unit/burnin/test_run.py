@@ -14,13 +14,18 @@ import pytest
 from sentinel.burnin.checks.check import Status, Thresholds, above
 from sentinel.burnin.formats import FORMATS, text_lines, write_reports
 from sentinel.burnin.report import judge_run, report_object
-from sentinel.burnin.resume import check_settings, earlier_work, flags_to_resume
+from sentinel.burnin.resume import (
+    check_settings,
+    earlier_work,
+    flags_to_resume,
+    single_to_resume,
+)
 from sentinel.burnin.run import RunRequest, recorded_settings, until_end
 from sentinel.burnin.run_folder import RunFolder, complete, read_object, reopen
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
-from sentinel.config.sources import Sources, from_flags
+from sentinel.config.sources import Sources, from_flags, read_saved, text_of
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import boot_id
@@ -209,17 +214,19 @@ def settings_of(**values: str) -> tuple[Given, ...]:
         ({}, {"memory__keep_free": "1GiB"}, "begun with 0"),
         ({"rearm": "7s", "for": "1h"}, {}, ["--rearm=7s"]),
         ({"rearm": "7s"}, {"rearm": "9s"}, []),
+        ({"rearm@file": "7s"}, {}, ["--rearm=7s"]),
     ],
 )
 def test_a_private_daemon_goes_on_with_what_the_run_was_begun_with(
     tmp_path: Path, begun: dict[str, str], given: dict[str, str], wanted: list[str] | str
 ) -> None:
-    """A new limit of the host, which no flag gave, stays in force."""
-    recorded = {key.replace("__", "."): text for key, text in begun.items()}
+    """A file that gave a setting may be gone: it was named by --config."""
+    recorded = {key.replace("__", ".").removesuffix("@file"): text for key, text in begun.items()}
     folder = ExampleRun(settings=recorded).write(tmp_path / "run")
-    rewrite(
-        folder.header, settings=[_as_flag(one) for one in read_object(folder.header)["settings"]]
-    )
+    settings = [_as_flag(one) for one in read_object(folder.header)["settings"]]
+    if "rearm@file" in begun:
+        settings = [{**one, "source": "/gone: rearm"} for one in settings]
+    rewrite(folder.header, settings=settings)
     sources = Sources(given=settings_of(**given))
     if isinstance(wanted, str):
         with pytest.raises(ConfigError, match=re.escape(wanted)):
@@ -230,6 +237,28 @@ def test_a_private_daemon_goes_on_with_what_the_run_was_begun_with(
     names = [flag.partition("=")[0] for flag in flags]
     assert "--for" not in names
     assert ("--rearm" in names) == ("--rearm=7s" in wanted)
+
+
+def test_a_new_limit_of_the_host_stays_in_force(tmp_path: Path) -> None:
+    """It is in a file, and so was the value that the run was begun with."""
+    folder = ExampleRun(settings={"rearm": "7s", "rearm/1": "6s"}).write(tmp_path / "run")
+    settings = read_object(folder.header)["settings"]
+    rewrite(folder.header, settings=[{**one, "source": "/a: rearm"} for one in settings])
+    now = Given(key="rearm", text="9s", source="/a: rearm")
+    assert not {flag for flag in flags_to_resume(folder, Sources(given=(now,))) if "rearm" in flag}
+    single = replace(now, gpu="1")
+    assert single_to_resume(folder, Sources(given=(single,))) == []
+
+
+def test_a_private_daemon_has_the_settings_of_single_gpus(tmp_path: Path) -> None:
+    """What the work depends on is as it was, whatever a file says now."""
+    begun = {"memory.target/1": "10%", "rearm/1": "6s"}
+    folder = ExampleRun(settings=begun).write(tmp_path / "run")
+    now = Given(key="memory.target", text="9%", source="/a: gpu.1.memory.target", gpu="1")
+    saved = tmp_path / "settings.toml"
+    saved.write_text(text_of(single_to_resume(folder, Sources(given=(now,)))))
+    found = {(value.gpu, value.key): value.text for value in read_saved(saved)}
+    assert found == {("1", "memory.target"): "10%", ("1", "rearm"): "6s"}
 
 
 def _as_flag(value: dict[str, Any]) -> dict[str, Any]:

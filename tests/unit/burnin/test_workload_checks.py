@@ -84,7 +84,6 @@ def test_a_workload_without_problems_passes() -> None:
     [
         (failed(FailureKind.WORKLOAD), "workload", "the reason", "Fix the error"),
         (failed(FailureKind.RETURNED), "returned", "the reason", "until ctx.pace() is False"),
-        (failed(FailureKind.MALFORMED, "stressor.fatal"), "malformed", "the reason", ""),
         (failed(FailureKind.OUT_OF_MEMORY), "out_of_memory", "the reason", "second call"),
         (failed(FailureKind.NOT_READY), "not_ready", "the reason", "ctx.pace() twice"),
         (failed(FailureKind.HANG), "hang", "the reason", "ctx.quantum"),
@@ -173,9 +172,12 @@ def test_what_is_not_the_workloads_fault_is_no_problem(more: Events) -> None:
     assert problems_of(evidence((*RAN, *more, ended(), stopped()))) == []
 
 
-@pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.SPAWN])
-def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind) -> None:
-    assert judged(evidence(failed(kind))) is TrialResult.UNUSABLE
+@pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN])
+def test_a_workload_that_never_ran_is_unusable(kind: FailureKind) -> None:
+    trial = evidence(failed(kind, "stressor.fatal"))
+    assert judged(trial) is TrialResult.UNUSABLE
+    (problem,) = problems_of(trial)
+    assert (problem["kind"], problem["what"]) == (kind, "the reason")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -10,6 +12,7 @@ import pytest
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tools.fleet import COMMANDS, FleetGroup
 from sentinel.errors import ExitCode
+from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.example_fleet import fleet_run
 
@@ -110,3 +113,20 @@ def test_a_folder_that_the_nodes_could_not_write_is_refused(
     assert run_command_line(words) == ExitCode.USAGE
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_ended_is_not_said_to_be_cancelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = FleetFolder(path=tmp_path / "run")
+    folder.create()
+    folder.write(fleet_run("n1", engine="clush"))
+    progress = NodeProgress(node="n1", state="running", time=datetime.now().astimezone())
+    write_progress(folder.progress("n1"), progress)
+    assert run_command_line(["fleet", "cancel", str(folder.path)]) == ExitCode.OK
+    assert "cancelled" in capsys.readouterr().out
+    write_progress(folder.progress("n1"), replace(progress, state="ended"))
+    assert run_command_line(["fleet", "cancel", str(folder.path)]) == ExitCode.OK
+    output = capsys.readouterr().out
+    assert "had ended; the verdict: sentinel fleet report --watch" in output
+    assert "cancelled" not in output

@@ -139,7 +139,9 @@ def test_a_cancel_of_a_run_that_is_over_ends_no_other() -> None:
     assert send(world, CancelBurnin, by=ALICE, id="former") is Refusal.NOT_FOUND
     world.run_for(3)
     assert not world.events("burnin.run_ended")
-    assert send(world, CancelBurnin, by=ALICE, id="one") is None
+    why = "the process of its command died"
+    assert send(world, CancelBurnin, by=ALICE, id="one", reason=why) is None
+    assert {event.fields["reason"] for event in world.events("burnin.ended")} == {why}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -209,6 +210,21 @@ def test_a_node_is_over_only_by_its_engine(
     status = one(task, verdict)
     assert status.state is state
     assert status.is_over == (task is OVER)
+
+
+@pytest.mark.parametrize("task", [RUNNING, WAITING, DOWN, HELD])
+def test_a_node_that_has_ended_with_a_final_report_is_done_before_its_task(task: Task) -> None:
+    """Slurm holds the task of a node that was lost after its report for as long as it likes."""
+    ended = {"n": replace(PROGRESS, state="ended")}
+
+    def state(found: Verdict, tasks: Mapping[str, Task] | None, progress: Any) -> NodeState:
+        return merge(["n"], tasks, progress, {"n": found})[0].state
+
+    for verdict in (Verdict.PASS, Verdict.FAIL):
+        assert state(verdict, {"n": task}, ended) is NodeState.DONE
+        assert state(verdict, {"n": task}, {"n": PROGRESS}) is NodeState(task.state.value)
+        assert state(verdict, None, ended) is NodeState.UNKNOWN
+    assert state(Verdict.INCOMPLETE, {"n": task}, ended) is NodeState(task.state.value)
 
 
 @pytest.mark.parametrize(
