@@ -11,6 +11,8 @@ set -u
 # shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 
+# So that without the command, as during an upgrade, the next prolog or epilog ends the reservation.
+rm -f "$folder/${SLURM_JOB_ID:-}.job"
 [ -x "$sentinel" ] || exit 0
 "$sentinel" slurm epilog --folder "$folder" </dev/null
 exit 0

@@ -3,7 +3,7 @@
 Each job has a file with its GPUs. A reservation of these functions lasts as long as the file of any
 job names one of its GPUs. So a GPU that jobs share (shards, MPS) is kept free until the last of
 them ends. What an epilog could not end, because no daemon ran or the node crashed, ends with the
-next prolog, epilog or health check.
+next prolog, epilog or health check; what no epilog was run for, with the next health check.
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ REASON = "Slurm job"
 #: The wait for each GPU by itself, in seconds, after not all of them were available together.
 _SINGLE_WAIT_S = 2.0
 _MAX_BYTES = 2**16
+#: The title of the process that serves a step of a job, such as ``slurmstepd: [7.batch]``.
+_STEP = re.compile(rb"slurmstepd: \[(\d+)[.+]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,14 @@ class JobFiles:
     def remove(self, job: str) -> None:
         """Delete the file of a job, if there is one."""
         self._file(job).unlink(missing_ok=True)
+
+    def written(self) -> dict[str, int]:
+        """List the jobs with a file, each with the time in nanoseconds when it was written."""
+        found: dict[str, int] = {}
+        for file in self.path.glob("*.job"):
+            with contextlib.suppress(FileNotFoundError):
+                found[file.stem] = file.stat().st_mtime_ns
+        return found
 
     def gpus(self) -> frozenset[str]:
         """Collect the UUIDs of the GPUs of all jobs since the last boot; delete older files."""
@@ -241,6 +251,49 @@ def end_unused(client: Client, files: JobFiles) -> None:
     """
     with files.locked():
         _end_unused(client, files)
+
+
+def end_lost(client: Client, files: JobFiles, node: str) -> None:
+    """End the reservations of jobs that are over without an epilog.
+
+    A controller that has lost its state sends none for a job whose processes are gone. Such a job
+    has no slurmstepd here and is not on this node for the controller, which is only asked about
+    jobs without a slurmstepd. If it does not answer, all reservations stay.
+
+    Args:
+        client: The client of the daemon.
+        files: The files of the jobs.
+        node: The name of this node in Slurm.
+
+    Raises:
+        EngineError: Slurm does not answer.
+        SentinelError: As for :func:`release_job`.
+    """
+    before = files.written()
+    suspects = before.keys() - _jobs_with_steps()
+    if not suspects:
+        return
+    # The controller gives a job its node before the prolog, so a file without a job is an old one.
+    words = ("squeue", "--noheader", "--all", "--local", f"--nodelist={node}", "--format=%A")
+    lost = suspects.difference(run_tool(words, timeout_s=_TIMEOUT_S).split())
+    if not lost:
+        return
+    with files.locked():
+        now = files.written()
+        for job in lost:
+            if now.get(job) == before[job]:  # a job that was requeued may be back
+                files.remove(job)
+        _end_unused(client, files)
+
+
+def _jobs_with_steps() -> frozenset[str]:
+    """Collect the ids of the jobs that a slurmstepd of this node serves, from process titles."""
+    found: set[str] = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if match := _STEP.match(file.read_bytes()):
+                found.add(match[1].decode())
+    return frozenset(found)
 
 
 def _end_unused(client: Client, files: JobFiles) -> frozenset[str]:

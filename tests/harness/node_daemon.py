@@ -25,6 +25,8 @@ HOOKS: Mapping[str, str] = {
     "Epilog": "{folder}/epilog",
     "PrologFlags": "Alloc",
 }
+#: On a busy host, a check may take longer than a second, and slurmd starts them side by side.
+HEALTH_CHECKS = {"HealthCheckProgram": "{folder}/healthcheck", "HealthCheckInterval": "4"}
 
 
 class NodeDaemon:
@@ -45,6 +47,11 @@ class NodeDaemon:
     def environment(self) -> dict[str, str]:
         """The variables by which commands on the node find the daemon."""
         return daemon_environment(self.folder)
+
+    def files(self) -> list[str]:
+        """List the ids of the jobs of which the prolog has written a file."""
+        folder = self._cluster.folder / "jobs" / self._node
+        return [file.stem for file in folder.glob("*.job")]
 
     def run(self, *words: str) -> str:
         """Run a command of sentinel on the node; return its standard output."""

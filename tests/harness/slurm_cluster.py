@@ -221,6 +221,16 @@ class SlurmCluster:
         self._controller.send_signal(number)
         self._controller.wait(TIMEOUT_S)
 
+    def save_jobs(self) -> None:
+        """Return once the controller has saved the present states of its jobs, of at least one.
+
+        It does so some seconds after a change, and a crash loses what it has not saved.
+        """
+        saved = self.folder / "state" / "job_state"
+        before = saved.stat().st_mtime_ns if saved.exists() else 0
+        self.run("scontrol", "update", f"JobId={next(iter(self.jobs()))}", "Comment=saved")
+        eventually(lambda: saved.exists() and saved.stat().st_mtime_ns > before)
+
     def restart_controller(self) -> None:
         """Restart the controller, as after a crash of its host."""
         self.stop_controller(signal.SIGKILL)
@@ -236,10 +246,25 @@ class SlurmCluster:
                 f"--net=/run/netns/{self._namespace(node)}",
                 *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
                 # The shell is the init of the node: slurmd takes a zombie for a process that lives.
-                *("sh", "-c", f"hostname {node} && slurmd -D -b; exit"),
+                # The sleep is there for a node without its slurmd.
+                *("sh", "-c", f"hostname {node} && slurmd -D -b; sleep infinity; exit"),
             ],
             f"{node}.output",
         )
+
+    def kill_slurmd(self, node: str) -> None:
+        """Kill slurmd on a node; its jobs go on."""
+        self.run_on(node, "pkill", "--signal=KILL", f"--pidfile={self.folder}/slurmd.{node}.pid")
+
+    def kill_job(self, node: str) -> None:
+        """Kill the only job of a node, with the process of Slurm that serves it."""
+        step = self.run_on(node, "pgrep", "--oldest", "slurmstepd").stdout.strip()
+        job = self.run_on(node, "pgrep", f"--parent={step}").stdout.split()
+        self.run_on(node, "kill", "-KILL", step, *job)
+
+    def start_slurmd(self, node: str) -> None:
+        """Start slurmd again on a node where it was killed; return at once."""
+        self._spawn([*self._enter(node), "slurmd", "-D"], f"{node}.output")
 
     def kill(self, node: str) -> None:
         """Cut the power of a node: its link goes down, then all its processes are killed."""
@@ -293,9 +318,11 @@ class SlurmCluster:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node, outside of Slurm; see :meth:`run`."""
+        return self.run(*self._enter(node), *words, environment=environment)
+
+    def _enter(self, node: str) -> tuple[str, ...]:
         first = self._first_process(self._booted[node])
-        enter = ("nsenter", f"--target={first}", "--net", "--uts", "--pid", "--mount")
-        return self.run(*enter, *words, environment=environment)
+        return ("nsenter", f"--target={first}", "--net", "--uts", "--pid", "--mount")
 
     def start(
         self,

@@ -15,6 +15,7 @@ from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelErro
 from sentinel.fleet.drain import PREFIX, drain_by_health, faults
 from sentinel.fleet.job_gpus import (
     JobFiles,
+    end_lost,
     end_unused,
     gpus_of_job,
     numbers_of_job,
@@ -127,17 +128,20 @@ def healthcheck(folder: Path, drain: bool) -> int:
     taken back, once the GPU has passed a burn-in.
     """
     client = connect(timeout=_HEALTH_TIMEOUT_S)
+    files = JobFiles(path=folder)
     try:
         gpus = client.status().gpus
         found = faults(gpus)
         no_fault = f"no fault on {format_count(len(gpus), 'GPU')}"
         click.echo(f"{PREFIX} {'; '.join(found.values()) or no_fault}")
-        end_unused(client, JobFiles(path=folder))
+        end_unused(client, files)
         node = os.environ.get("SLURMD_NODENAME", "")
         if drain and node:
             done = drain_by_health(folder, node, gpus)
             if done is not None:
                 click.echo(f"{PREFIX} {done}")
+        if node:
+            end_lost(client, files, node)  # last, because Slurm may not answer
     except SentinelError as error:
         _say(error.what)
     return int(ExitCode.OK)

@@ -18,7 +18,14 @@ import pytest
 from tests.harness.burnin_run import CHECKED, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, TESTS
-from tests.harness.node_daemon import HOOKS, SCRIPTS, NodeDaemon, install_scripts, reservations
+from tests.harness.node_daemon import (
+    HEALTH_CHECKS,
+    HOOKS,
+    SCRIPTS,
+    NodeDaemon,
+    install_scripts,
+    reservations,
+)
 from tests.harness.programs import EXEC_SENTINEL, run_program, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
@@ -224,9 +231,6 @@ def test_a_job_does_not_start_on_a_gpu_that_has_failed(tmp_path: Path) -> None:
 
 
 # --- the health check ----------------------------------------------------------------------------
-
-#: On a busy host, a check may take longer than a second, and slurmd starts them side by side.
-HEALTH_CHECKS = {"HealthCheckProgram": "{folder}/healthcheck", "HealthCheckInterval": "4"}
 
 
 @pytest.fixture

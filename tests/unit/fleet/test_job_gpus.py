@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ConflictError
+from sentinel.fleet.engine import EngineError
 from sentinel.fleet.job_gpus import (
     JobFiles,
+    end_lost,
     end_unused,
     expand,
     gpus_of_job,
@@ -24,6 +27,8 @@ from sentinel.fleet.job_gpus import (
     reserve_for_job,
 )
 from sentinel.protocol.api_types import GpuStatus, Holder, ReservationInfo
+from tests.harness.programs import started_program, write_script
+from tests.harness.sentinel_process import eventually
 
 
 class FakeDaemon:
@@ -122,6 +127,54 @@ def test_what_an_epilog_left_ends_later_and_what_is_not_ours_stays(tmp_path: Pat
     end_unused(cast("Client", daemon), JobFiles(path=tmp_path))
     assert [gpus for _, gpus in daemon.shown] == [("B",), ("C",)]
     assert not list(tmp_path.glob("*.job"))
+
+
+@pytest.fixture
+def three_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    """Reserve a GPU for each of three jobs whose epilog never runs; Slurm's commands are faked."""
+    daemon = FakeDaemon()
+    for job, gpu in (("7", "A"), ("8", "B"), ("9", "C")):
+        reserve(daemon, tmp_path / "jobs", job, gpu)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return daemon
+
+
+def lost(daemon: FakeDaemon, folder: Path) -> list[tuple[str, ...]]:
+    """Run that part of the health check; return which GPUs are reserved then."""
+    end_lost(cast("Client", daemon), JobFiles(path=folder / "jobs"), "node1")
+    return [gpus for _, gpus in daemon.shown]
+
+
+def test_a_job_without_steps_that_slurm_does_not_have_here_is_over(
+    tmp_path: Path, three_jobs: FakeDaemon
+) -> None:
+    words = "--noheader --all --local --nodelist=node1 --format=%A"
+    write_script(tmp_path / "squeue", f'[ "$*" = "{words}" ] && echo 8')
+    # Slurm has lost job 9, but its step goes on.
+    title = "slurmstepd: [9.batch]"
+    with started_program(title, "600", executable=shutil.which("sleep")) as step:
+        eventually(lambda: title.encode() in Path(f"/proc/{step.pid}/cmdline").read_bytes())
+        assert lost(three_jobs, tmp_path) == [("B",), ("C",)]
+    assert lost(three_jobs, tmp_path) == [("B",)]
+
+
+def test_without_an_answer_of_slurm_no_job_is_over(tmp_path: Path, three_jobs: FakeDaemon) -> None:
+    write_script(tmp_path / "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(EngineError, match="Unable to contact"):
+        lost(three_jobs, tmp_path)
+    assert len(three_jobs.shown) == 3
+
+
+def test_a_job_that_comes_back_meanwhile_is_not_over(
+    tmp_path: Path, three_jobs: FakeDaemon
+) -> None:
+    back = tmp_path / "jobs" / "7.job"
+    write_script(tmp_path / "squeue", f"touch -d tomorrow {back}")
+    assert lost(three_jobs, tmp_path) == [("A",)]
+
+
+def test_slurm_is_not_asked_about_a_node_without_jobs(tmp_path: Path) -> None:
+    assert lost(FakeDaemon(), tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
