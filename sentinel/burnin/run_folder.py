@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -320,9 +320,39 @@ def _mend(folder: RunFolder) -> None:
 
 
 def new_folder(state: Path, plan: Plan) -> RunFolder:
-    """Name the folder of a new run: its time and its plan."""
-    now = datetime.now().astimezone()
-    return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+    """Create the folder of a new run.
+
+    Raises:
+        ConfigError: It cannot be created.
+    """
+    path = _make_entry(state, plan, lambda folder: folder.mkdir(mode=0o755))
+    if isinstance(path, str):
+        raise ConfigError(path)
+    return RunFolder(path=path)
+
+
+def _make_entry(state: Path, plan: Plan, make: Callable[[Path], None]) -> Path | str:
+    """Make an entry among the runs of the state directory; its name is the time and the plan.
+
+    Args:
+        state: The state directory.
+        plan: What is run.
+        make: Makes it, or raises FileExistsError: another run may have begun within this second.
+
+    Returns:
+        Its path, or why it cannot be made.
+    """
+    path = state / RUNS / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{plan.name}"
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            entry = path.with_name(path.name if number == 1 else f"{path.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                make(entry)
+                return entry
+    except OSError as error:
+        return f"{path.parent}: {error.strerror}"
+    raise AssertionError  # the numbers do not end
 
 
 def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
@@ -338,17 +368,8 @@ def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
     """
     if folder.path.resolve().parent == (state / RUNS).resolve():
         return None
-    link = new_folder(state, plan).path
-    try:
-        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for number in itertools.count(1):  # another run may have begun within this second
-            name = link.name if number == 1 else f"{link.name}-{number}"
-            with contextlib.suppress(FileExistsError):
-                link.with_name(name).symlink_to(folder.path.absolute())
-                return None
-    except OSError as error:
-        return f"{link.parent}: {error.strerror}"
-    return None
+    made = _make_entry(state, plan, lambda link: link.symlink_to(folder.path.absolute()))
+    return made if isinstance(made, str) else None
 
 
 def _write_header(
