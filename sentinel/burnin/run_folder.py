@@ -441,7 +441,7 @@ class Former:
     vbios: str | None = None
     #: Median TB/s of copying in the GPU's memory; None without such a phase.
     copy: float | None = None
-    #: The best bytes a second of an all-reduce, and the number of GPUs of the run.
+    #: The best bytes a second of an all-reduce, and the number of GPUs that took part in one.
     all_reduce: float | None = None
     gpus: int = 0
 
@@ -488,6 +488,7 @@ def _of_same_plan(
         or run["started"] >= header["started"]
     ):
         return
+    summed = sum(bool(_all_reduces(gpu)) for gpu in report["gpus"])
     copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
     for gpu in report["gpus"]:
         copied = [
@@ -496,7 +497,6 @@ def _of_same_plan(
             if row["name"] == "bytes_per_s" and row["phase"] in copies
         ]
         steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
-        reduced = [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")
@@ -507,7 +507,12 @@ def _of_same_plan(
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
                 copy=copied[-1] if copied else None,
-                all_reduce=max(reduced, default=None),
-                gpus=len(report["gpus"]),
+                all_reduce=max(_all_reduces(gpu), default=None),
+                gpus=summed,
             )
             yield (gpu["uuid"], gpu["serial"]), former
+
+
+def _all_reduces(gpu: Mapping[str, Any]) -> list[float]:
+    """List the best rate of each phase in which a GPU of a report took part in an all-reduce."""
+    return [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]

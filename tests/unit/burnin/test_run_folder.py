@@ -178,9 +178,10 @@ def test_the_best_all_reduce_of_earlier_runs_counts_with_the_number_of_gpus(tmp_
     assert found(tmp_path, report(), name="all_reduce") == {CARD: [2]}
     both = [*report()["gpus"], {**report()["gpus"][0], "uuid": "GPU-1"}]
     other = ("GPU-1", CARD[1])
+    busy = {**both[0], "uuid": "GPU-2", "serial": None, "measurements": []}  # not of the group
     folder = tmp_path / "two"
     folder.mkdir()
-    assert found(folder, report(gpus=both), name="gpus") == {CARD: [2], other: [2]}
+    assert found(folder, report(gpus=[*both, busy]), name="gpus") == {CARD: [2], other: [2]}
 
 
 @pytest.mark.parametrize(
