@@ -45,6 +45,9 @@ HUNG = "probe-hung"
 ON_EVERY_GPU = [fault for fault in FAULTS if fault not in {"api-stopped", "stressor-stopped"}]
 #: The times between the fault and the start of the newcomer, in seconds, in turn.
 DELAYS_S = (0.02, 0.1, 0.5, 1.0, 2.5)
+#: So many races have one sentinel: a probe that dies again within a minute is replaced later each
+#: time, up to 30 s.
+_RACES_EACH = 4
 
 
 class Faults:
@@ -59,6 +62,7 @@ class Faults:
         self._rig = rig
         self._races = races
         self._delays = {fault: itertools.cycle(DELAYS_S) for fault in (*FAULTS, HUNG)}
+        self._count = 0
 
     def race(self, fault: str, workload: str, ahead: int) -> list[Record]:
         """Race one newcomer some time after a fault."""
@@ -70,6 +74,9 @@ class Faults:
         return self._race(fault, workload, 1, self._rig.host.cards)
 
     def _race(self, fault: str, workload: str, ahead: int, cards: Sequence[Card]) -> list[Record]:
+        if self._count % _RACES_EACH == 0:
+            self._rig.no_sentinel()
+        self._count += 1
         newcomers = [self._races.newcomer("bare", card, ahead) for card in cards]
         sentinel = self._rig.sentinel(workload, cards)
         held = [card.uuid for card in cards]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
 
@@ -120,7 +120,8 @@ class Report:
         rows.append(self._margin_row("all races", everything))
         head = [
             *("who holds the GPU", "races reported", "growth to kill, median / worst"),
-            *("at most, worst", "first evidence: memory / PID", "evidence to kill, median / worst"),
+            *("at most, worst", "growth to request: median / least"),
+            *("first evidence: memory / PID", "evidence to kill, median / worst"),
             *("to exit, median", "memory back, median", f"bar: {WORST_MARGIN * 1e3:.0f} ms"),
         ]
         return markdown(head, rows)
@@ -131,7 +132,7 @@ class Report:
         reported = f"{len(records)} of {len(every)}"
         if not records:
             verdict = self._verdict(f"{name}: growth to kill", good=False)
-            return [name, reported, *["-"] * 6, verdict]
+            return [name, reported, *["-"] * 7, verdict]
         margins = [record["margin_s"] for record in records]
         evidence = [record["evidence"] for record in records]
         back = [r["memory_back_s"] for r in records if r["memory_back_s"] is not None]
@@ -141,6 +142,7 @@ class Report:
             reported,
             _spread(margins),
             f"{max(record['margin_most_s'] for record in records) * 1e3:.0f} ms",
+            _spread([_growth_to_request(one) for one in records if "context_s" in one], worst=min),
             f"{evidence.count('memory')} / {evidence.count('process')}",
             _spread([record["kill_s"] for record in records]),
             _milliseconds(median(record["exit_s"] for record in records)),
@@ -257,10 +259,16 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms"
 
 
-def _spread(seconds: Sequence[float]) -> str:
+def _growth_to_request(record: Record) -> float:
+    """Compute how long after its first growth a newcomer requested its memory."""
+    requested_at = record["go"] + record.get("init_s", 0.0) + record["context_s"]
+    return float(requested_at - record["grown_at"])
+
+
+def _spread(seconds: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> str:
     if not seconds:
         return "-"
-    return f"{_milliseconds(median(seconds))} / {_milliseconds(max(seconds))}"
+    return f"{_milliseconds(median(seconds))} / {_milliseconds(worst(seconds))}"
 
 
 def _megabytes(size: int | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sentinel.protocol.events import Field
 
 DOCS = Path(__file__).resolve().parent
+# Of the tree in which this lies, and not an installed one.
+sys.path.insert(0, str(DOCS.parent))
 
 
 # --- tables ----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from sentinel.protocol.problem import Code
 
 #: What one turn of the loop reads of a connection. asyncio's default is 256 KiB, for which h11
 #: takes 0.2 s if they are chunks of one byte.
-_READ_BYTES = 8 * 1024
+_READ_BYTES = 4 * 1024
 #: The time for a complete request, from the connection or the previous response on.
 REQUEST_TIMEOUT_S = 5.0
 #: The time after which a client that does not read is disconnected.

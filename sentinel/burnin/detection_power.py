@@ -51,6 +51,8 @@ PARTS: Mapping[str, str] = {
     "small": "small kernels",
     "e5m2": "products in fp8 e5m2",
     "fp4": "products in fp4",
+    "sfu": "special function units",
+    "shared": "shared memory",
     "gather": "random access",
     "network": "network adapters and fabric",
     "host": "CPU and host memory",

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -320,9 +320,39 @@ def _mend(folder: RunFolder) -> None:
 
 
 def new_folder(state: Path, plan: Plan) -> RunFolder:
-    """Name the folder of a new run: its time and its plan."""
-    now = datetime.now().astimezone()
-    return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+    """Create the folder of a new run.
+
+    Raises:
+        ConfigError: It cannot be created.
+    """
+    path = _make_entry(state, plan, lambda folder: folder.mkdir(mode=0o755))
+    if isinstance(path, str):
+        raise ConfigError(path)
+    return RunFolder(path=path)
+
+
+def _make_entry(state: Path, plan: Plan, make: Callable[[Path], None]) -> Path | str:
+    """Make an entry among the runs of the state directory; its name is the time and the plan.
+
+    Args:
+        state: The state directory.
+        plan: What is run.
+        make: Makes it, or raises FileExistsError: another run may have begun within this second.
+
+    Returns:
+        Its path, or why it cannot be made.
+    """
+    path = state / RUNS / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{plan.name}"
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            entry = path.with_name(path.name if number == 1 else f"{path.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                make(entry)
+                return entry
+    except OSError as error:
+        return f"{path.parent}: {error.strerror}"
+    raise AssertionError  # the numbers do not end
 
 
 def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
@@ -338,17 +368,8 @@ def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
     """
     if folder.path.resolve().parent == (state / RUNS).resolve():
         return None
-    link = new_folder(state, plan).path
-    try:
-        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for number in itertools.count(1):  # another run may have begun within this second
-            name = link.name if number == 1 else f"{link.name}-{number}"
-            with contextlib.suppress(FileExistsError):
-                link.with_name(name).symlink_to(folder.path.absolute())
-                return None
-    except OSError as error:
-        return f"{link.parent}: {error.strerror}"
-    return None
+    made = _make_entry(state, plan, lambda link: link.symlink_to(folder.path.absolute()))
+    return made if isinstance(made, str) else None
 
 
 def _write_header(
@@ -420,7 +441,7 @@ class Former:
     vbios: str | None = None
     #: Median TB/s of copying in the GPU's memory; None without such a phase.
     copy: float | None = None
-    #: The best bytes a second of an all-reduce, and the number of GPUs of the run.
+    #: The best bytes a second of an all-reduce, and the number of GPUs that took part in one.
     all_reduce: float | None = None
     gpus: int = 0
 
@@ -467,6 +488,7 @@ def _of_same_plan(
         or run["started"] >= header["started"]
     ):
         return
+    summed = sum(bool(_all_reduces(gpu)) for gpu in report["gpus"])
     copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
     for gpu in report["gpus"]:
         copied = [
@@ -475,7 +497,6 @@ def _of_same_plan(
             if row["name"] == "bytes_per_s" and row["phase"] in copies
         ]
         steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
-        reduced = [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")
@@ -486,7 +507,12 @@ def _of_same_plan(
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
                 copy=copied[-1] if copied else None,
-                all_reduce=max(reduced, default=None),
-                gpus=len(report["gpus"]),
+                all_reduce=max(_all_reduces(gpu), default=None),
+                gpus=summed,
             )
             yield (gpu["uuid"], gpu["serial"]), former
+
+
+def _all_reduces(gpu: Mapping[str, Any]) -> list[float]:
+    """List the best rate of each phase in which a GPU of a report took part in an all-reduce."""
+    return [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]

@@ -132,7 +132,7 @@ PHASES = (*DTYPES, "memory")
 UNITS = (
     *("exp", "log", "sin", "rsqrt", "divide", "intmul", "intdiv"),
     *("atomics", "histogram", "sort", "scan", "sum", "softmax", "attention", "small"),
-    *("e5m2", "fp4", "gather"),
+    *("e5m2", "fp4", "sfu", "shared", "gather"),
 )
 #: The patterns of ``memtest``.
 PATTERNS = (

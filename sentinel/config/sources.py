@@ -83,6 +83,7 @@ def gather(
     environment: Mapping[str, str],
     file: Path | None,
     saved: Iterable[Given] = (),
+    report: Callable[[ConfigError], None] = raise_error,
 ) -> Sources:
     """Combine the sources: flags override variables, variables override the files.
 
@@ -91,11 +92,12 @@ def gather(
         environment: All environment variables.
         file: The configuration file, from :func:`find_file`.
         saved: What clients have saved, which overrides that file.
+        report: As for :func:`read_file`.
 
     Raises:
         ConfigError: The file cannot be read, or a key is unknown.
     """
-    files = (*(read_file(file) if file is not None else ()), *saved)
+    files = (*(read_file(file, report) if file is not None else ()), *saved)
     values = (*files, *from_environment(environment), *flags)
     common = {value.key: value for value in values if value.gpu is None}
     single = (value for value in values if value.gpu is not None)

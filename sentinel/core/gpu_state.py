@@ -391,6 +391,8 @@ class GpuState:
     newcomers: tuple[float, ...] = ()
     #: When stressors failed, within the last hour.
     failures: tuple[float, ...] = ()
+    #: Why the last of them has failed.
+    last_failure: str = ""
     #: Failures since a stressor last ran well.
     streak: int = 0
     handover: Handover | None = None

@@ -26,7 +26,7 @@ from sentinel.core.newcomer import OWN_LOAD_S
 from sentinel.core.teardown import SETTLE_TIMEOUT_S
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.rules import IDLE, RUNNING
-from sentinel.units import format_duration
+from sentinel.units import format_count, format_duration
 
 #: How late a slow poll may be, in seconds: a call that takes longer hangs.
 LATE_S = 3.0
@@ -245,7 +245,8 @@ def by_stressor(gpu_state: GpuState) -> Ruling | None:
         case Starting() | Stopping() if gpu_state.launch.clearing:
             return Ruling("leak", "a context is opened and closed, to clear what is leaked")
         case Starting() as starting:
-            return Ruling("starting", f"its stressor is starting: {waits_for(starting)}")
+            failed = _describe_failures(gpu_state)
+            return Ruling("starting", f"its stressor is starting: {waits_for(starting)}{failed}")
         case Running():
             return Ruling(RUNNING, "running")
         case Stopping() as stopping:
@@ -255,6 +256,14 @@ def by_stressor(gpu_state: GpuState) -> Ruling | None:
             return Ruling("backoff", reason, until)
         case Fatal(reason=why):
             return Ruling("failed", f"its stressor failed, and is not started again: {why}")
+
+
+def _describe_failures(gpu_state: GpuState) -> str:
+    """Describe how often stressors have failed; empty if the last one has ended otherwise."""
+    times = gpu_state.failures
+    if not times or times[-1] < gpu_state.ended:
+        return ""
+    return f"; {format_count(len(times), 'failure')} before, the last: {gpu_state.last_failure}"
 
 
 def _ending(stopping: Stopping) -> Ruling:

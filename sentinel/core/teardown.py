@@ -363,7 +363,7 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
     reason, kind = failed.reason, failed.kind.value
     failures = (*(at for at in gpu_state.failures if now - at < HOUR_S), now)
     streak, pause = _next_pause(gpu_state, stopping)
-    gpu_state = replace(gpu_state, failures=failures, streak=streak)
+    gpu_state = replace(gpu_state, failures=failures, last_failure=reason, streak=streak)
     permanent = failed.kind in PERMANENT_FAILURES
     if permanent or len(failures) >= MAX_FAILURES_PER_HOUR:
         if not permanent:

@@ -197,7 +197,8 @@ def _driver(driver: DriverFacts) -> Finding:
         return well("driver", "simulated GPUs", "no driver is used, and nothing here is real")
     if driver.missing is not None:
         means = "no GPU can be read: sentinel would exit with code 5"
-        do = "Follow the message; for one that does not answer, see `dmesg` for NVRM, and reboot."
+        where = "`dmesg` for NVRM, and reboot" if driver.own is None else f"what {driver.own} logs"
+        do = f"Follow the message; for one that does not answer, see {where}."
         return problem("driver", driver.missing, means, f"{do} {_NO_GPU}")
     if driver.own is not None:
         means = "it lists the GPUs; calls that only NVIDIA's driver has are not made"

@@ -47,15 +47,15 @@ class Survey:
     daemon_stressors: Mapping[int, str] = field(default_factory=dict)
 
 
-def inventory(options: Options) -> tuple[Gpu, ...]:
-    """List the GPUs that would be used.
+def inventory(options: Options) -> Found:
+    """Find the GPUs that would be used, and the settings that match none.
 
     Raises:
         SentinelError: There is no driver, no visible GPU, or a selector matches none.
     """
     with Signals() as signals, find_gpus(options, signals) as found:
         found.probe.close()
-        return found.gpus
+        return found
 
 
 def survey(options: Options) -> tuple[Survey, ...]:

@@ -9,6 +9,7 @@ import gc
 import hashlib
 import json
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,9 @@ def read_fleet(path: Path) -> FleetFiles:
             f"{path}: {error.strerror}", "Name the folder of a fleet's run."
         ) from None
     run = folder.read() if folder.run_file.exists() else None
+    if run is None and there >= {"counters", "run"}:
+        how = f"To print its report: sentinel report {shlex.quote(str(path))}"
+        raise ConfigError(f"{path} is the run of a burn-in of one host, not of a fleet", how)
     if run is None and not there:
         what = f"{path} has no fleet.json and no report of a node"
         raise ConfigError(

@@ -2,9 +2,9 @@
 
 Matrix products leave most of a GPU idle: the special function units, integer multipliers and
 dividers, atomics, and the shared memory of sorts, scans and reductions. Each operation is one of
-torch that surely reaches its unit, and gives the same bits each time: sums in an order that is not
-determined are sums of integers. No operation fails or leaves its memory because an input has a
-wrong bit; an index is made valid before it is used.
+torch that surely reaches its unit, or a kernel in PTX. It gives the same bits each time: sums in
+an order that is not determined are sums of integers. No operation fails or leaves its memory
+because an input has a wrong bit; an index is made valid before it is used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sentinel.config.options import GRAIN
 from sentinel.errors import ConfigError
 from sentinel.stressor.comparison import words
 from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.kernels import compute_special_functions, driver_version, exchange_in_shared
 from sentinel.stressor.loader import is_out_of_memory
 from sentinel.stressor.matmul import Dtype, Needs, Product, Shape, lay_out
 from sentinel.stressor.sizing import cube, has_capability
@@ -204,6 +205,7 @@ def _floats(
     scale: int = 1,
     shape: Shape = _SHAPE,
     slots: int = _QUICK,
+    compiler: Callable[[], str] | None = None,
 ) -> Dtype:
     """Describe a unit of which inputs and results are float32."""
     return Dtype(
@@ -214,6 +216,7 @@ def _floats(
         multiply=operation,
         scale=scale,
         elementwise=True,
+        compiler=compiler,
         slots=slots,
     )
 
@@ -291,6 +294,8 @@ UNITS: dict[str, Dtype] = {
             emulated=True,
             slots=_QUICK,
         ),
+        _floats("sfu", compute_special_functions, scale=8, compiler=driver_version),
+        _integers("shared", exchange_in_shared),
     )
 }
 
@@ -302,7 +307,8 @@ _PLACES = 16
 def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
     """Explain why a unit cannot be exercised on this GPU; return None if it can.
 
-    An operation that this torch, its libraries or the GPU refuses is no fault of the GPU.
+    An operation that this torch, its libraries, the driver or the GPU refuses is no fault of the
+    GPU.
 
     Raises:
         ConfigError: There is no room for the smallest product.

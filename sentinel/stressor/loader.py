@@ -371,6 +371,7 @@ def _describe(wanted: Wanted) -> WorkloadInfo:
             bind_options(workload, wanted.options)
         return WorkloadInfo(number=wanted.number, summary=summary(workload), options=options)
     except SentinelError as error:
-        return WorkloadInfo(number=wanted.number, error=" ".join(str(error).split()))
+        parts = (" ".join(part.split()) for part in (error.what, error.remedy) if part)
+        return WorkloadInfo(number=wanted.number, error=". ".join(parts))
     except BaseException as error:  # noqa: BLE001 - a plugin's objects may raise anywhere
         return WorkloadInfo(number=wanted.number, error=describe(error))

@@ -214,6 +214,8 @@ class Dtype:
     elementwise: bool = False
     #: The dtype of the right input, if it is another.
     right: torch.dtype | None = None
+    #: The version of what compiles its kernel here, if its bits may depend on that.
+    compiler: Callable[[], str] | None = None
     #: The most results that are kept at a time, or None for all that fit. A result is checked once
     #: it is about to be overwritten.
     slots: int | None = None

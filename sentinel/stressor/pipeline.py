@@ -51,11 +51,12 @@ def key_of(product: Product, seed: int) -> GoldenKey:
         name, sms = card.name, card.multi_processor_count
     else:
         name, sms = "Simulated GPU", 0
+    compiler = product.dtype.compiler
     return GoldenKey(
         gpu=name,
         sms=sms,
         torch=str(torch.__version__),
-        blas=_blas(device.type),
+        blas=_blas(device.type) + (f", {compiler()}" if compiler is not None else ""),
         dtype=product.dtype.name,
         shape=f"{product.shape} v{_GENERATION}",
         seed=seed,

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sentinel.config.options import UNITS
+from sentinel.stressor.kernels import SPECIAL_FUNCTIONS
 from tests.harness.burnin_run import plan_of
-from tests.harness.gpu_environment import RealHost
+from tests.harness.gpu_environment import ROOT, RealHost
 from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 
@@ -60,6 +61,16 @@ def test_the_report_names_what_was_exercised(real: RealHost) -> None:
             assert (unit["checks"] > 0, unit["not_exercised"]) == (True, None), unit
         else:
             assert unit["not_exercised"].startswith("not on this card"), unit
+
+
+def test_the_kernels_compute_what_torch_computes(real: RealHost) -> None:
+    command = (sys.executable, "-m", "tests.harness.kernel_results")
+    done = run_program(*command, cwd=ROOT, env=real.environment(CUDA_VISIBLE_DEVICES=real.uuid()))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == {*SPECIAL_FUNCTIONS, "all", "shared"}
+    assert (found.pop("all"), found.pop("shared")) == (0, 0), "words are elsewhere"
+    assert all(0 < share <= 1 for share in found.values()), found
 
 
 @pytest.mark.parametrize("name", UNITS)

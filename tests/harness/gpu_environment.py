@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,14 @@ def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "torch.py").symlink_to(TESTS / "fake_torch.py")
     paths = [str(place), str(TESTS), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+@contextmanager
+def foreign_process(registry: Registry, gpu: int) -> Iterator[None]:
+    """Let this process use memory of a simulated GPU, which a sentinel leaves to it meanwhile."""
+    with closing(registry.attach(registry.gpus()[gpu].uuid)) as used:
+        used.allocate(CONTEXT_BYTES)
+        yield
 
 
 class Job:

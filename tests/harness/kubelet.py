@@ -1,8 +1,8 @@
 """A stand-in for the kubelets of a cluster: nodes, and their pods as processes of this machine.
 
-It registers nodes, renews their leases and does with pods what a kubelet does: init containers,
-startup probes, hooks, signals, termination messages. It has no device plugin and no control groups,
-and restarts no container.
+It registers nodes and does with pods what a kubelet does: init containers, startup probes, hooks,
+signals, termination messages. It has no device plugin and no control groups, renews no lease and
+restarts no container.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from tests.harness.control_plane import ApiError, ControlPlane
 from tests.harness.pod_containers import Containers, prepare_node
 from tests.harness.timing import TIMEOUT_S
 
-#: How often a kubelet renews its lease, in seconds.
-_LEASE_S = 10
 #: How often it looks at a probe, in seconds; the periods of the manifests are for real nodes.
 _PROBE_S = 0.5
 
@@ -77,22 +75,18 @@ class Kubelets:
         self._pods: dict[str, _Pod] = {}
         self._made = 0
         self._end = threading.Event()
-        self._threads = [
-            threading.Thread(target=run, daemon=True) for run in (self._watch, self._renew)
-        ]
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> None:
-        """Start to renew leases and to watch pods."""
-        for thread in self._threads:
-            thread.start()
+        """Start to watch pods."""
+        self._thread.start()
 
     def stop(self) -> None:
         """End all pods at once."""
         self._end.set()
         for pod in self._pods.values():
             pod.kill()
-        for thread in self._threads:
-            thread.join(TIMEOUT_S)
+        self._thread.join(TIMEOUT_S)
 
     def add(self, name: str, *, gpus: range = range(2), runs: bool = True) -> Node:
         """Register a node, which is ready."""
@@ -109,7 +103,6 @@ class Kubelets:
         ready |= {"lastHeartbeatTime": _now(), "lastTransitionTime": _now()}
         status = {"capacity": size, "allocatable": size, "conditions": [ready]}
         self.plane.patch(f"/api/v1/nodes/{name}/status", {"status": status})
-        self._renew_lease(name)
         return node
 
     def remove(self, name: str) -> None:
@@ -132,22 +125,6 @@ class Kubelets:
         """Print the ends of the logs of all containers."""
         for file in sorted(self._folder.glob("*/pods/*/*/log")):
             sys.stdout.write(f"--- {file}\n{file.read_text(errors='replace')[-1500:]}\n")
-
-    def _renew(self) -> None:
-        while not self._end.wait(_LEASE_S):
-            for name in list(self.nodes):
-                with contextlib.suppress(OSError, ApiError):
-                    self._renew_lease(name)
-
-    def _renew_lease(self, name: str) -> None:
-        group = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}
-        lease = {"metadata": {"name": name}, "spec": spec}
-        try:
-            self.plane.patch(f"{group}/{name}", {"spec": spec})
-        except ApiError:
-            self.plane.request("POST", group, lease)
 
     def _watch(self) -> None:
         while not self._end.is_set():

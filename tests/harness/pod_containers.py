@@ -117,7 +117,8 @@ class Containers:
         if environment.get("NVIDIA_VISIBLE_DEVICES") == "all":
             # Simulated GPUs are for one user; devices would be for all.
             for path in (self._node / "gpus", *(self._node / "gpus").rglob("*")):
-                os.chown(path, *self.user(container))
+                with contextlib.suppress(FileNotFoundError):  # of a daemon that rewrites it
+                    os.chown(path, *self.user(container))
         setup = place / "setup"
         read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem")
         lines = [

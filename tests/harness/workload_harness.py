@@ -179,6 +179,9 @@ SIZE = 16
 #: The simulated size of a chunk. Its tensor has 2 KiB: one result in fp64, four in bf16.
 TINY_CHUNK = 8 * 2**20
 
+#: Units that no CPU has: products in fp4, and kernels in PTX.
+NOT_ON_CPUS = {"fp4", "sfu", "shared"}
+
 #: More steps than any tested number of rounds takes.
 MAX_STEPS = 10_000
 

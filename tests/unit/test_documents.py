@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.fleet.fleet_checks import CHECKS as FLEET_CHECKS
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
+from tests.harness.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
@@ -105,6 +107,16 @@ def test_generated_parts_are_up_to_date(path: Path) -> None:
     """Otherwise run ``make docs``."""
     text = path.read_text()
     assert document_program("generate").generated(text) == text
+
+
+def test_the_parts_are_generated_from_the_tree_of_the_documents(tmp_path: Path) -> None:
+    (tmp_path / "sentinel.py").write_text("raise ImportError('another installation')")
+    words = [sys.executable, str(ROOT / "docs/generate.py"), "--help"]
+    program = f"import runpy, sys; sys.argv = {words[1:]!r}\n"
+    program += "try: runpy.run_path(sys.argv[0], run_name='__main__')\nexcept SystemExit: pass\n"
+    program += "import sentinel; print('from', sentinel.__file__)"
+    done = run_program(sys.executable, "-c", program, env={"PYTHONPATH": str(tmp_path)})
+    assert f"from {PACKAGE / '__init__.py'}" in done.stdout, done.stderr
 
 
 def test_every_generated_part_is_in_one_document() -> None:

@@ -153,8 +153,6 @@ def command(
         if number is not None and simulate is None:
             daemon, simulated = _host_of(number)
         simulate = simulate if number is None else number
-    else:
-        folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     load_thresholds(limits)
     config = checked(sources)
     slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
@@ -166,12 +164,12 @@ def command(
     else:
         why = "since the API process of a daemon sends them, and no daemon runs"
         warn_of_no_notifications(config, sources, why)
-    flags_of_run, single = [], ""
-    if daemon is None:
-        flags_of_run = _private_flags(sources, simulate)
-        if resume is not None:
-            flags_of_run += flags_to_resume(folder, sources)
-            single = text_of(single_to_resume(folder, sources))
+    begun: list[str] = []
+    single = ""
+    if resume is not None:
+        begun, single = _as_begun(folder, sources)
+    else:
+        folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     order = Order(
         folder=str(folder.path.absolute()),
         text=None if resume is not None else text,
@@ -180,7 +178,7 @@ def command(
         thresholds=None if limits is None else str(Path(limits).absolute()),
         expect_gpus=expect_gpus,
         socket=None if daemon is None else daemon.address.socket,
-        flags=flags_of_run,
+        flags=[] if daemon is not None else [*_private_flags(sources, simulate), *begun],
         single=single,
         simulated=None if simulated is None else str(simulated.absolute()),
         simulate=simulate,
@@ -230,6 +228,15 @@ def _private_flags(sources: Sources, simulate: int | None) -> list[str]:
     if sources.get("goldens") is None and simulate is None:
         flags += ["--goldens", str(locate(None, os.environ))]
     return flags
+
+
+def _as_begun(folder: RunFolder, sources: Sources) -> tuple[list[str], str]:
+    """Build the flags and the saved settings with which a private daemon goes on with a run.
+
+    Raises:
+        ConfigError: A flag asks for other work.
+    """
+    return flags_to_resume(folder, sources), text_of(single_to_resume(folder, sources))
 
 
 def _host_of(simulate: int | None) -> tuple[Client | None, Path | None]:
@@ -374,6 +381,8 @@ def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:
     )
     if "what" in told:
         process.wait()
+        with contextlib.suppress(OSError):  # it has a run
+            Path(order.folder).rmdir()
         error = _RefusedError(told["what"], told.get("remedy", ""))
         code = ExitCode(told.get("code", ExitCode.USAGE))
         # Of a burn-in, the code of a conflict is a verdict: another one has the GPUs.

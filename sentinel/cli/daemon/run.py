@@ -92,7 +92,7 @@ def command(
         config = with_plan(config, plan, sources)
     options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
     if flags["list_"]:
-        found = survey.inventory(options)
+        found = survey.inventory(options).gpus
         return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)
     if flags["once"]:
         daemons = find_stressors(simulate)

@@ -28,9 +28,10 @@ from sentinel.config.sources import (
     unknown_variables,
 )
 from sentinel.config.specs import parse_workload
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, places
 from sentinel.host.simulation import default_folder
+from sentinel.protocol.commands import Given
 
 if TYPE_CHECKING:  # the daemon does without
     from sentinel.fleet.node_files import SharedThresholds
@@ -151,12 +152,16 @@ def settings_of_daemon(function: _Function) -> _Function:
     def gathered(
         *, given: Mapping[str, str], config: str | None, simulate: int | None, **rest: Any
     ) -> Any:
-        folder = default_folder() if simulate is not None else None
-        saved = places(os.environ, os.getuid(), folder).state / NAME
-        sources = read_sources(given, config, saved)
+        sources = read_sources(given, config, saved_file(simulate))
         return function(sources=sources, simulate=simulate, **rest)
 
     return config_option(_with_settings(gathered))
+
+
+def saved_file(simulate: int | None) -> Path:
+    """Return the file with what clients of the default daemon have saved, also if it is missing."""
+    folder = default_folder() if simulate is not None else None
+    return places(os.environ, os.getuid(), folder).state / NAME
 
 
 def settings_without(*refused: str) -> Callable[[_Function], _Function]:
@@ -177,7 +182,10 @@ def settings_without(*refused: str) -> Callable[[_Function], _Function]:
 
 
 def read_sources(
-    given: Mapping[str, str], config: str | None, saved: Path | None = None
+    given: Mapping[str, str],
+    config: str | None,
+    saved: Path | None = None,
+    report: Callable[[ConfigError], None] = raise_error,
 ) -> Sources:
     """Combine flags, variables and files; print a warning for each unknown variable.
 
@@ -185,6 +193,7 @@ def read_sources(
         given: The texts of the given flags, by key.
         config: The named file, or None.
         saved: The file with what clients of the daemon have saved, or None.
+        report: Called with what is wrong with that file, and with each key of the other that is.
 
     Raises:
         ConfigError: A file cannot be read, or a key is unknown.
@@ -192,8 +201,12 @@ def read_sources(
     if variable := os.environ.get("SENTINEL_WORKLOAD"):  # a daemon inherits it
         os.environ["SENTINEL_WORKLOAD"] = for_daemon("workload", variable)
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
-    kept = read_saved(saved) if saved is not None else ()
-    sources = gather(from_flags(given), os.environ, file, kept)
+    kept: tuple[Given, ...] = ()
+    try:
+        kept = read_saved(saved) if saved is not None else ()
+    except ConfigError as error:
+        report(error)
+    sources = gather(from_flags(given), os.environ, file, kept, report)
     for warning in unknown_variables(os.environ):
         click.echo(f"sentinel: warning: {warning}", err=True)
     return sources

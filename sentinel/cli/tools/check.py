@@ -97,20 +97,26 @@ def command(
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
     thresholds = load_thresholds(file).node
+    is_stuck = False
     try:
-        report, is_stuck = _judge(gpus, thresholds, expect_gpus, simulate)
+        result, error = _read(simulate)
+        is_stuck = result.stuck
+        report = _judge(result, error, gpus, thresholds, expect_gpus, simulate)
         code = _print(report, verbose=verbose, as_json=as_json, nagios=nagios, npd=npd)
     except click.ClickException:
         raise
-    except Exception as error:
-        # A bug has the exit code 2, which is a fault of a GPU for Nagios.
-        if not nagios and not npd:
+    except Exception as failure:
+        if nagios or npd:
+            # A bug has the exit code 2, which is a fault of a GPU for Nagios.
+            failed = f"sentinel failed: {failure!r}"
+            why = failure.what if isinstance(failure, SentinelError) else failed
+            click.echo(node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why))
+            code = node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
+        elif is_stuck and isinstance(failure, NoSuchGpuError):
+            click.echo(f"sentinel: {failure}", err=True)
+            code = int(failure.exit_code)
+        else:
             raise
-        failed = f"sentinel failed: {error!r}"
-        why = error.what if isinstance(error, SentinelError) else failed
-        line = node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why)
-        click.echo(line)
-        return node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
     if is_stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)
@@ -118,10 +124,14 @@ def command(
 
 
 def _judge(
-    gpus: Sequence[str], thresholds: Thresholds, expected: int | None, simulate: int | None
-) -> tuple[NodeReport, bool]:
-    """Read and judge the GPUs; return the report, and whether a process that read them is stuck."""
-    result, error = _read(simulate)
+    result: CountersResult,
+    error: str | None,
+    gpus: Sequence[str],
+    thresholds: Thresholds,
+    expected: int | None,
+    simulate: int | None,
+) -> NodeReport:
+    """Judge the GPUs by their counters, or by the reason why those cannot be read."""
     why = error or result.driver_error
     more: list[ExpectedEvidence | HostEvidence] = []
     if expected is not None:
@@ -136,7 +146,7 @@ def _judge(
     if not gpus:
         folder = simulation.default_folder() if simulate is not None else None
         more.append(HostEvidence(before=read_host(folder)))
-    report = judge_node(
+    return judge_node(
         result.counters,
         thresholds,
         pci_devices=result.pci_devices,
@@ -145,7 +155,6 @@ def _judge(
         findings=_findings(simulate),
         more=more,
     )
-    return report, result.stuck
 
 
 def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
@@ -202,13 +211,7 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
         )
         for counter in result.counters
     )
-    try:
-        return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))
-    except NoSuchGpuError as error:
-        if result.stuck:  # see command; a wrong selector must not hang either
-            click.echo(f"sentinel: {error}", err=True)
-            os._exit(int(error.exit_code))
-        raise
+    return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))
 
 
 def _print(report: NodeReport, *, verbose: bool, as_json: bool, nagios: bool, npd: bool) -> int:

@@ -20,6 +20,7 @@ from sentinel.cli.options.setting_options import (
     flag_of,
     flags,
     read_sources,
+    saved_file,
     simulate_option,
 )
 from sentinel.client import Client
@@ -32,7 +33,6 @@ from sentinel.config.sources import (
     Sources,
     checked,
     file_to_write,
-    find_file,
     in_effect,
     read_file,
 )
@@ -203,31 +203,33 @@ def show(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @config_option
 def check(file: str | None, config: str | None, simulate: int | None, as_json: bool) -> int:
-    """Check a file, by default the one that `run` would read; report everything that is wrong.
+    """Check a file, or by default all that `run` would take; report everything that is wrong.
 
-    Workloads with options are imported by another process, as before a start, and GPUs that the
-    file names are looked up. Exit code 2 if `run` would reject the file; having none is valid.
+    Without FILE these are the file that `run` reads, what is saved, and SENTINEL_* variables.
+    Workloads with options are imported by another process, as before a start, and GPUs that are
+    named are looked up. Exit code 2 if `run` would reject them; having none is valid.
     """
     if file is not None and config is not None:
         raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
-    path = find_file(file or config, os.environ, _home())
     errors: list[ConfigError] = []
-    given = () if path is None else read_file(path, errors.append)
-    sources = Sources(given=given, file=path)
+    if named := file or config:
+        sources = Sources(given=read_file(Path(named), errors.append), file=Path(named))
+    else:
+        sources = read_sources({}, None, saved_file(simulate), errors.append)
     built = build_config(sources.given, errors.append)
     errors += _not_found(built, sources)
-    unread = _wrong_gpus(built, sources, simulate, errors.append)
+    unmatched = _wrong_gpus(built, sources, simulate, errors.append)
     if errors:
         raise joined_errors(errors)
     count = len(sources.given)
-    warnings = [*without_effect(sources.given)]
-    if unread is not None:
-        warnings.append(f"the GPUs that it names are not looked up: {unread}")
+    warnings = [*without_effect(sources.given), *unmatched]
     if as_json:
-        print_json({"file": path, "settings": count, "warnings": warnings})
+        print_json({"file": sources.file, "settings": count, "warnings": warnings})
         return int(ExitCode.OK)
-    text = f"{path}: {format_count(count, 'setting')}, all valid"
-    if path is None:
+    files = {str(sources.file): None} if sources.file is not None else {}
+    read = files | dict.fromkeys(value.source.partition(": ")[0] for value in sources.given)
+    text = f"{', '.join(read)}: {format_count(count, 'setting')}, all valid"
+    if not read:
         text = "there is no configuration file, and every setting has its default"
         text += "; to write one: sentinel config init"
     click.echo(text)
@@ -319,28 +321,29 @@ def _not_found(config: Config, sources: Sources) -> list[ConfigError]:
 
 def _wrong_gpus(
     config: Config, sources: Sources, simulate: int | None, report: Callable[[ConfigError], None]
-) -> str | None:
+) -> tuple[str, ...]:
     """Look up the driver and the GPUs that the settings name, as a start does.
 
     Returns:
-        Why the GPUs of this host are not known, or None if they are, or none is named.
+        A warning for each setting that matches no GPU, or the reason that the GPUs are not known.
     """
     from sentinel.diagnostics.survey import inventory  # starts processes
     from sentinel.supervisor.discovery import Options
 
     own = simulate is None and config.driver != NVML.name
     if not (config.gpus or own or any(value.gpu is not None for value in sources.given)):
-        return None
+        return ()
     try:
-        inventory(Options(config=config, given=sources.given, simulate=simulate))
+        found = inventory(Options(config=config, given=sources.given, simulate=simulate))
+        return tuple(f"{value.source} matches no GPU of this host" for value in found.unused)
     except DriverUnavailableError as error:
         if not own:
-            return error.what
+            return (f"the GPUs that are named are not looked up: {error.what}",)
         report(ConfigError(f"{sources.source_of('driver')}: {error.what}", error.remedy))
     except (ConfigError, NoSuchGpuError) as error:
         named = f"{sources.source_of('driver')}:" if own else "driver:"
         report(ConfigError(error.what.replace("driver:", named, 1), error.remedy))
-    return None
+    return ()
 
 
 def joined_errors(errors: list[ConfigError]) -> ConfigError:

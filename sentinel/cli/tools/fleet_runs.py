@@ -26,7 +26,7 @@ from sentinel.cli.options.setting_options import (
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import undrain_nodes
-from sentinel.fleet.engine import TaskState, expand_nodes
+from sentinel.fleet.engine import EngineError, EngineMissingError, TaskState, expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.node_files import check_copy
 from sentinel.fleet.node_run import NodeRun, node_name, read_verdict
@@ -245,7 +245,13 @@ def _nodes(order: _Order) -> tuple[str, ...]:
         SentinelError: The engine does not know them, or a name cannot be used.
     """
     if order.engine == "slurm":
-        nodes = choose_nodes(order.partition, order.count, order.nodelist)
+        try:
+            nodes = choose_nodes(order.partition, order.count, order.nodelist)
+        except EngineError as error:
+            if error.remedy and not isinstance(error, EngineMissingError):
+                raise
+            error.remedy = "Without Slurm, over ssh: --engine clush --nodelist LIST"
+            raise
     else:
         nodes = expand_nodes(order.nodelist or "")
     check_nodes(nodes, "--nodelist" if order.nodelist is not None else "the partition")

@@ -31,7 +31,7 @@ HELD_AND_PULSES = plan_of(
 FADING = plan_of(
     "fading", ("retention", "bad_workloads:tests_memory_that_loses_a_held_bit", "passes = 1")
 )
-UNITS = "sentinel.stressor.workloads:units:plan=exp+atomics+attention+fp4+gather,seconds=0.3"
+UNITS = "sentinel.stressor.workloads:units:plan=exp+atomics+attention+fp4+sfu+gather,seconds=0.3"
 LINKS = "sentinel.stressor.links:links"
 PLAN = plan_of(
     "links",
@@ -114,13 +114,14 @@ def test_units_are_exercised_and_the_report_says_which(simulated: SimulatedHost)
         assert phase["complete"]
         assert behind["units"] == [], "the last work of a phase is not that of the next"
         units = {one["unit"]: one for one in phase["units"]}
-        assert units.keys() == {"exp", "atomics", "attention", "fp4", "gather"}
-        assert "not by this torch" in units.pop("fp4")["not_exercised"]
+        assert units.keys() == {"exp", "atomics", "attention", "fp4", "sfu", "gather"}
+        for name in ("fp4", "sfu"):
+            assert "not by this torch" in units.pop(name)["not_exercised"]
         assert all(one["checks"] and not one["wrong"] for one in units.values())
         power = gpu["detection_power"]
         assert set(power["exercised"]["parts"]) == units.keys()
         reasons = {row["part"]: row["why"] for row in power["not_exercised"]}
-        assert "not by this torch" in reasons["fp4"]
+        assert all("not by this torch" in reasons[name] for name in ("fp4", "sfu"))
 
 
 @pytest.mark.parametrize("unit", ["atomics", "gather"])

@@ -12,6 +12,7 @@ import pytest
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.main import run_command_line
+from sentinel.diagnostics.counters import CountersResult
 from sentinel.host.simulation import Registry
 from tests.harness.sysfs import write_controller, write_port
 
@@ -201,6 +202,19 @@ def test_a_gpu_that_does_not_exist_is_no_fault(check: Check) -> None:
     assert code == 3
     assert out.startswith("GPU UNKNOWN - no GPU matches '7'")
     assert check("--gpus", "7", "--npd")[0] == 2
+
+
+def test_a_gpu_that_does_not_exist_is_no_fault_beside_a_driver_that_hangs(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    result = CountersResult(counters=(), driver_error=None, stuck=True)
+    monkeypatch.setattr("sentinel.cli.tools.check.read_counters", lambda *_: result)
+    monkeypatch.setattr("sentinel.cli.tools.check.os._exit", ended.append)
+    code, out, _ = check("--gpus", "7", "--nagios")
+    assert out.startswith("GPU UNKNOWN - no GPU matches '7'")
+    assert [code, check("--gpus", "7", "--npd")[0], check("--gpus", "7")[0]] == [3, 2, 4]
+    assert ended == [3, 2, 4], "the interpreter's exit would wait for the process"
 
 
 def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(

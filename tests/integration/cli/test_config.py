@@ -171,6 +171,7 @@ def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine
             "gpu.0.throttle.temp_normal_from: throttle.temp_normal_from is 80",
         ),
         ("workload = 'gemm:sise=1'", "workload: workload gemm has no option 'sise'"),
+        ("workload = 'no:way'", "No module named 'no'. A module is found if it is installed"),
         ("log.file = 'relative.log'", "log.file: 'relative.log' is not an absolute path"),
         ("log.file = '/etc/passwd/x.log'", "the folder /etc/passwd cannot be created: a file of"),
         ("log.file = '/'", "the log / cannot be written"),
@@ -221,7 +222,10 @@ def test_a_target_of_a_load_that_has_no_effect_is_a_warning_of_run_and_of_check(
     assert "no effect" not in cli("config", "check", *words).err
 
 
-@pytest.mark.parametrize(("host_has", "warns"), [(("--simulate", "2"), ""), ((), "warning: ")])
+@pytest.mark.parametrize(
+    ("host_has", "warns"),
+    [(("--simulate", "2"), "right.toml: gpu.9.rearm matches no GPU"), ((), "are not looked up: ")],
+)
 def test_gpus_are_looked_up_where_the_host_has_any(
     *, host_has: tuple[str, ...], warns: str, simulated: SimulatedHost, cli: CommandLine
 ) -> None:
@@ -229,7 +233,37 @@ def test_gpus_are_looked_up_where_the_host_has_any(
     file.write_text("gpus = '0-1'\n[gpu.0-1]\nrearm = '1s'\n[gpu.9]\nrearm = '1s'\n")
     output = cli("config", "check", str(file), *host_has)
     assert output.out == f"{file}: 3 settings, all valid\n"
-    assert warns in output.err if warns else not output.err
+    (warning,) = output.err.splitlines()
+    assert warns in warning
+
+
+@pytest.mark.parametrize(
+    ("variable", "saved", "wrong"),
+    [
+        ("half", "", "SENTINEL_MEMORY: 'half' is not "),
+        ("", "gpus = '0-7'", "gpus: no GPU matches '2'"),
+        ("", "gpus = [", "settings.toml.bad"),
+        ("50%", "rearm = '1s'", ""),
+    ],
+)
+def test_check_without_a_file_finds_what_is_wrong_with_variables_and_what_is_saved(
+    simulated: SimulatedHost,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+    variable: str,
+    saved: str,
+    wrong: str,
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(simulated.folder))
+    monkeypatch.setenv("SENTINEL_MEMORY", variable)
+    monkeypatch.setenv("SENTINEL_CONFIG", "/dev/null")
+    file = simulated.folder / "settings.toml"
+    file.write_text(saved)
+    output = cli("config", "check", "--simulate", "2", code=2 if wrong else 0)
+    if wrong:
+        assert wrong in output.err
+    else:
+        assert output.out == f"/dev/null, {file}, SENTINEL_MEMORY: 2 settings, all valid\n"
 
 
 @pytest.mark.usefixtures("daemon")

@@ -12,9 +12,10 @@ import pytest
 
 from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
+from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import plan_of
 from tests.harness.daemon_harness import Daemon
-from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.gpu_environment import ROOT, SimulatedHost, foreign_process
 from tests.harness.kubernetes_cluster import DEPLOY
 from tests.harness.programs import EXEC_SENTINEL, output_of, started_program, write_script
 from tests.harness.sentinel_process import eventually
@@ -94,10 +95,11 @@ def test_an_acceptance_leaves_the_verdict_of_each_gpu(
 def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     simulated: SimulatedHost,
 ) -> None:
-    acceptance = Acceptance(simulated, "checks_results", seconds=6)
-    with acceptance.started() as process:
+    acceptance = Acceptance(simulated, "checks_results")
+    registry = Registry.create(simulated.folder, 2)
+    # The foreign process keeps the run from its end, however slow the host is.
+    with foreign_process(registry, 1), acceptance.started() as process:
         events = acceptance.report / "events.jsonl"
-        # The first of two: on a busy host, the other one has most of its seconds still to do.
         eventually(lambda: events.exists() and '"stressor.ready"' in events.read_text())
         process.terminate()
         output_of(process, ExitCode.INCOMPLETE)

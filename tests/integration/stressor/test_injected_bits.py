@@ -15,7 +15,7 @@ import pytest
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.injection import draw_fault, draw_kinds
-from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
+from tests.harness.workload_harness import NOT_ON_CPUS, Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
 BATCHES, TRIALS = 2, 50
@@ -34,7 +34,7 @@ def test_every_injected_fault_is_found_with_its_place(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("unit", [name for name in UNITS if name != "fp4"])  # no CPU has that
+@pytest.mark.parametrize("unit", [name for name in UNITS if name not in NOT_ON_CPUS])
 def test_every_injected_fault_in_a_result_of_a_unit_is_found(tmp_path: Path, unit: str) -> None:
     draw = random.Random(unit)
     for batch in range(BATCHES):

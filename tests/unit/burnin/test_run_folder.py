@@ -16,7 +16,16 @@ from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.resume import earlier_work
-from sentinel.burnin.run_folder import RunFolder, former_runs, lines, new_run, read_object
+from sentinel.burnin.run_folder import (
+    RunFolder,
+    former_runs,
+    lines,
+    new_folder,
+    new_run,
+    read_object,
+    register,
+)
+from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
 from sentinel.host.regular_file import locked
@@ -36,6 +45,18 @@ ODD: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: path.write_text(f"{DEEP}\n"), "not JSON"),
     (lambda path: path.write_bytes(b"\xff\xfe\n"), "not JSON"),
 ]
+
+
+def test_runs_that_begin_within_a_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    """As those of a command for each GPU of a host."""
+    plan = Plan(name="a", phases=(Phase(name="b", workload="hold"),))
+    folders = [new_folder(tmp_path, plan).path for _ in range(20)]
+    assert register(RunFolder(path=tmp_path / "elsewhere"), tmp_path, plan) is None
+    assert len({*folders}) == 20
+    assert len(list((tmp_path / verified_store.RUNS).iterdir())) == 21
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="Not a directory"):
+        new_folder(tmp_path / "file", plan)
 
 
 @pytest.mark.parametrize(("make", "why"), ODD)
@@ -157,9 +178,10 @@ def test_the_best_all_reduce_of_earlier_runs_counts_with_the_number_of_gpus(tmp_
     assert found(tmp_path, report(), name="all_reduce") == {CARD: [2]}
     both = [*report()["gpus"], {**report()["gpus"][0], "uuid": "GPU-1"}]
     other = ("GPU-1", CARD[1])
+    busy = {**both[0], "uuid": "GPU-2", "serial": None, "measurements": []}  # not of the group
     folder = tmp_path / "two"
     folder.mkdir()
-    assert found(folder, report(gpus=both), name="gpus") == {CARD: [2], other: [2]}
+    assert found(folder, report(gpus=[*both, busy]), name="gpus") == {CARD: [2], other: [2]}
 
 
 @pytest.mark.parametrize(

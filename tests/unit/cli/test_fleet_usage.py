@@ -130,3 +130,19 @@ def test_a_run_that_has_ended_is_not_said_to_be_cancelled(
     output = capsys.readouterr().out
     assert "had ended; the verdict: sentinel fleet report --watch" in output
     assert "cancelled" not in output
+
+
+@pytest.mark.parametrize("sinfo", [None, "echo sinfo: no configuration >&2; exit 1"])
+def test_without_slurm_the_other_engine_is_named(
+    sinfo: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if sinfo is not None:
+        (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{sinfo}\n")
+        (tmp_path / "sinfo").chmod(0o755)
+    words = ["fleet", "burnin", "--nodes", "1", "--report", str(tmp_path / "new")]
+    assert run_command_line(words) == ExitCode.USAGE
+    assert "--engine clush --nodelist LIST" in capsys.readouterr().err

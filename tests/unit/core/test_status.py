@@ -114,6 +114,10 @@ def _hangs(world: World) -> None:
 CASES = {
     "running": Case(words="running"),
     "starting": Case(words="its stressor is starting: it imports torch"),
+    "starting again": Case(
+        words="its stressor is starting: it imports torch.*; 1 failure before, the last: no luck",
+        then=_fails(FailureKind.WORKLOAD),
+    ),
     "shutdown": Case(
         words="the daemon is ending: SIGTERM",
         then=lambda world: setattr(world.interrupts, "pending", ("SIGTERM", False)),

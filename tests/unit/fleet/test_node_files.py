@@ -210,6 +210,10 @@ def test_what_is_no_fleet_at_all_is_an_error(fleets: Fleets, tmp_path: Path) -> 
     for path in (bad.path, file, empty, tmp_path / "missing"):
         with pytest.raises(ConfigError, match=str(path)):
             read_fleet(path)
+    for name in ("run.json", "counters.json", "report.json"):
+        (empty / name).touch()
+    with pytest.raises(ConfigError, match=f"one host, not of a fleet\nTo .*report {empty}"):
+        read_fleet(empty)
 
 
 def test_the_pages_of_the_nodes_are_found(fleets: Fleets) -> None:

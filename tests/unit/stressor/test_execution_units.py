@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.matmul import Needs, Product, Shape, lay_out
+from sentinel.stressor.pipeline import key_of
+from tests.harness.workload_harness import NOT_ON_CPUS
 
 SHAPE = Shape(rows=64, columns=128, depth=64)
-#: No CPU multiplies fp4.
-NAMES = [name for name in UNITS if name != "fp4"]
+NAMES = [name for name in UNITS if name not in NOT_ON_CPUS]
 
 
 def product_of(name: str) -> Product:
@@ -115,3 +117,11 @@ def test_no_input_fails_an_operation(name: str) -> None:
             flip(matrix, 77, bit)
     product.multiply(product.slots[0])
     assert torch.equal(product.slots[0], product.reference)
+
+
+def test_the_key_of_a_golden_names_what_compiles_the_kernel_here() -> None:
+    product = product_of("exp")
+    plain = key_of(product, seed=1)
+    product.dtype = replace(product.dtype, compiler=lambda: "driver 13000")
+    assert key_of(product, seed=1) == replace(plain, blas=f"{plain.blas}, driver 13000")
+    assert UNITS["sfu"].compiler is not None
