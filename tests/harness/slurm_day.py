@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
     "settings": {
         **HOOKS,
         "HealthCheckProgram": "{folder}/healthcheck",
-        "HealthCheckInterval": "60",
+        "HealthCheckInterval": "20",
         "HealthCheckNodeState": "ANY,CYCLE",
         "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
@@ -78,6 +78,10 @@ class Job:
     def ended(self) -> bool:
         """Whether the job has ended."""
         return self._process.poll() is not None
+
+    def started(self) -> bool:
+        """Whether the job has started: its prolog, if there is one, has ended."""
+        return self._file.exists() and bool(self._file.read_text())
 
     def got(self) -> bool:
         """Whether the job has got its memory."""
@@ -164,8 +168,17 @@ class Day:
     # --- what happens ---------------------------------------------------------------------------
 
     def start(self, names: Sequence[str], seconds: int) -> list[Job]:
-        """Start a job on each of these nodes."""
-        return [Job(self.cluster, self.nodes[name], name, seconds) for name in names]
+        """Start a job on each of these nodes, one after another, which a few cores can do.
+
+        Only then is the state of the nodes looked at, which takes longer than a prolog.
+        """
+        jobs = []
+        for name in names:
+            job = Job(self.cluster, self.nodes[name], name, seconds)
+            eventually(job.started)
+            jobs.append(job)
+            self._look()
+        return jobs
 
     def finish(self, jobs: Sequence[Job], kind: str) -> None:
         """Wait for the end of jobs, and until their GPUs are held again."""
