@@ -31,8 +31,9 @@ def components() -> Iterator[dict[str, str]]:
     """Yield all packages; of a distribution that is there twice, the one that Python imports."""
     seen = set()
     for found in distributions():
-        name = re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower()
-        if name not in seen:
+        # Of a package whose removal was cut short, pip knows no name either.
+        name = re.sub(r"[-_.]+", "-", found.metadata.get("Name") or "").lower()
+        if name and name not in seen:
             seen.add(name)
             yield component(name, found.version, "pypi")
     if not shutil.which("dpkg-query"):
@@ -42,7 +43,7 @@ def components() -> Iterator[dict[str, str]]:
     system = platform.freedesktop_os_release()["ID"]
     for line in subprocess.check_output(words, text=True).splitlines():
         status, *package, arch = line.split()
-        if status == "ii":
+        if status[1] == "i":  # the first letter is "h" for a package that keeps its version
             yield component(*package, f"deb/{system}", arch)
 
 
