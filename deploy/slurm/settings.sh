@@ -7,8 +7,9 @@ file=${SENTINEL_SLURM_ENV:-/etc/sentinel/slurm.env}
 if [ -r "$file" ]; then
     set -a
     # shellcheck source=/dev/null
-    . "$file"
-    set +a
+    . "$file" || :
+    # With its own `set -e`, a command that fails would end the script, and Slurm drain the node.
+    set +ae
 fi
 sentinel=${SENTINEL:-/usr/local/bin/sentinel}
 folder=${SENTINEL_SLURM:-/var/lib/sentinel/slurm}

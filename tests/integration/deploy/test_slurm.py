@@ -95,7 +95,14 @@ def test_a_job_starts_unless_a_fault_is_proven(daemon: Daemon) -> None:
 @pytest.mark.parametrize("name", ["prolog", "epilog", "healthcheck"])
 @pytest.mark.parametrize(
     "text",
-    ['X="open', "PATH=$PATH:$UNKNOWN/bin", "exit 3", "X=a b", "SENTINEL={broken}"],
+    [
+        'X="open',
+        "PATH=$PATH:$UNKNOWN/bin",
+        "exit 3",
+        "X=a b",
+        "SENTINEL={broken}",
+        "set -e\nSENTINEL={broken}",
+    ],
     ids=repr,
 )
 def test_a_fault_of_the_settings_or_of_the_command_drains_no_node(
