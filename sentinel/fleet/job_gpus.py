@@ -9,11 +9,13 @@ next prolog, epilog or health check; what no epilog was run for, with the next h
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
 from sentinel.host.procfs import boot_id
-from sentinel.host.regular_file import read_regular, replace_file
+from sentinel.host.regular_file import locked, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
 #: With AutoDetect, slurmd asks the driver, which takes seconds without persistence mode.
@@ -127,23 +129,25 @@ class JobFiles:
     #: The folder; it is created when it is needed.
     path: Path
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Exclude other prologs and epilogs.
+    def locked(
+        self, gpu: str | None = None, timeout: float = math.inf
+    ) -> AbstractContextManager[int]:
+        """Exclude other prologs and epilogs, or other prologs of one GPU.
+
+        Args:
+            gpu: The UUID of the GPU.
+            timeout: How long another may keep the lock, in seconds; then entering raises OSError.
 
         Raises:
             ConfigError: The folder cannot be written.
         """
+        name = "lock" if gpu is None else f"{gpu}.lock"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(file)
+        return locked(file, timeout)
 
     def add(self, job: str, gpus: Sequence[str]) -> None:
         """Write the file of a job.
@@ -209,12 +213,26 @@ def reserve_for_job(
         NotRunningError: No daemon runs, so nothing is held.
         SentinelError: The daemon does not answer, or the file cannot be written.
     """
+    until = time.monotonic() + wait
     with files.locked():
         files.add(job, gpus)
-        held = _end_unused(client, files)
-    missing = [uuid for uuid in gpus if uuid not in held]
-    if not missing:
-        return []
+    with contextlib.ExitStack() as locks:
+        # The prolog of another job that shares a GPU may be about to reserve it, or wait until it
+        # is free. All lock in the same order; in the end, this one asks all the same.
+        with contextlib.suppress(OSError):
+            for uuid in sorted(gpus):
+                locks.enter_context(files.locked(uuid, until - time.monotonic()))
+        with files.locked():
+            held = _end_unused(client, files)
+        missing = [uuid for uuid in gpus if uuid not in held]
+        left = max(0.0, until - time.monotonic())
+        return _reserve(client, job, missing, wait=left, longest=longest) if missing else []
+
+
+def _reserve(
+    client: Client, job: str, missing: Sequence[str], *, wait: float, longest: float
+) -> list[str]:
+    """Reserve GPUs together, or those that are available; return why not the others."""
     attempts = [missing] if len(missing) == 1 else [missing, *([uuid] for uuid in missing)]
     problems: list[str] = []
     for number, attempt in enumerate(attempts):

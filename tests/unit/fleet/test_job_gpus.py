@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -29,6 +32,7 @@ from sentinel.fleet.job_gpus import (
 from sentinel.protocol.api_types import GpuStatus, Holder, ReservationInfo
 from tests.harness.programs import started_program, write_script
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 
 class FakeDaemon:
@@ -107,6 +111,32 @@ def test_a_shared_gpu_is_free_until_its_last_job_ends(tmp_path: Path) -> None:
     assert daemon.shown == [("Slurm job 7", ("A",)), ("Slurm job 8", ("B",))]
     release(daemon, tmp_path, "8")
     assert daemon.shown == []
+
+
+def test_jobs_that_share_a_gpu_and_start_together_do_not_wait_for_each_other(
+    tmp_path: Path,
+) -> None:
+    granted = threading.Event()
+
+    class SlowDaemon(FakeDaemon):
+        def reserve(
+            self, gpus: list[str], *, reason: str, seconds: float | None = None, wait: float = 0.0
+        ) -> None:
+            if reason == "Slurm job 7":
+                assert granted.wait(TIMEOUT_S)
+            super().reserve(gpus, reason=reason, seconds=seconds, wait=wait)
+
+    daemon = SlowDaemon()
+    with ThreadPoolExecutor() as pool, ExitStack() as granting:
+        granting.callback(granted.set)
+        first = pool.submit(reserve, daemon, tmp_path, "7", "B", "A")
+        eventually((tmp_path / "A.lock").exists)
+        second = pool.submit(reserve, daemon, tmp_path, "8", "A", "B")
+        eventually((tmp_path / "8.job").exists)
+        assert reserve(daemon, tmp_path, "9", "C") == []  # shares no GPU
+        assert not second.done()
+    assert first.result() == second.result() == []
+    assert daemon.shown == [("Slurm job 9", ("C",)), ("Slurm job 7", ("B", "A"))]
 
 
 def test_a_gpu_in_use_does_not_prevent_the_others(tmp_path: Path) -> None:
