@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +122,20 @@ def test_an_evicted_acceptance_beside_a_daemon_has_the_daemon_end_it(daemon: Dae
         output_of(process, ExitCode.INCOMPLETE)
     assert acceptance.summary()["verdict"] == "INCOMPLETE"
     eventually(lambda: daemon.client.status().daemon.burnin is None)
+
+
+def test_a_deleted_acceptance_that_has_not_begun_cancels_no_other_run(tmp_path: Path) -> None:
+    asked, begun = tmp_path / "asked", tmp_path / "begun"
+    text = f'[ "$2" = cancel ] && exec touch {asked}\ntouch {begun}; exec sleep 600'
+    write_script(tmp_path / "sentinel", text)
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "STATE_DIRECTORY": str(tmp_path),
+        "RUN_NAME": "uid-2",
+    }
+    script = DEPLOY / "acceptance" / "acceptance.sh"
+    with started_program("sh", script, env=variables) as process:
+        eventually(begun.exists)
+        process.terminate()
+        output_of(process, 128 + signal.SIGTERM)
+    assert not asked.exists()
