@@ -187,6 +187,12 @@ class Day:
         with_daemon = [job.node for job in jobs if job.node in self.clients]
         self.wait(lambda: not any(reservations(self.clients[name]) for name in with_daemon))
 
+    def acknowledge(self, name: str) -> None:
+        """Acknowledge, on a node, that the fault of its GPU was confirmed."""
+        words = ("health", "--simulated", "--acknowledge=0", "--outcome=confirmed", "--reason=test")
+        command = self.cluster.folder / "sentinel"
+        self.cluster.run_on(name, command, *words, environment=self.nodes[name].environment)
+
     def lose(self, name: str) -> None:
         """Cut the power of a node; return once Slurm sees it."""
         self._gone.add(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -345,12 +345,17 @@ async def _accepted(
         ProblemError: It was refused, or there is no reply.
     """
     reply = asyncio.create_task(asking)
-    try:
-        await asyncio.shield(reply)
-    except asyncio.CancelledError:
-        await reply  # the supervisor has the request, and the views come before its reply
-        async with provisional(context, by, id_, undo):
-            raise
+    # Another connection for the same may end meanwhile, which undoes nothing then.
+    with _counted(context, _key(undo, id_)):
+        try:
+            await asyncio.shield(reply)
+        except asyncio.CancelledError as error:
+            await reply  # the supervisor has the request, and the views come before its reply
+            end = error
+        else:
+            return
+    async with provisional(context, by, id_, undo):
+        raise end
 
 
 @asynccontextmanager
@@ -376,21 +381,30 @@ async def provisional(
     extend = partial(Extend, by=by, id=id_, allocation=is_allocation)
     renewing = asyncio.create_task(_renew(context, extend))
     key, completes = _key(undo, id_), False
+    with _counted(context, key):
+        try:
+            yield
+            completes = True
+            _check_kept(await context.supervisor.request(extend, kept=True), undo)
+        except BaseException:
+            known = find(id_)
+            is_given = known is not None and known.lease is None and not completes
+            if known is not None and context.waiting[key] == 1 and not is_given:
+                context.supervisor.post(undo, by=by, id=id_)
+            raise
+        finally:
+            renewing.cancel()
+
+
+@contextmanager
+def _counted(context: ApiContext, key: str) -> Iterator[None]:
+    """Count a connection that waits for a reservation or an allocation."""
     context.waiting[key] += 1
     try:
         yield
-        completes = True
-        _check_kept(await context.supervisor.request(extend, kept=True), undo)
-    except BaseException:
-        known = find(id_)
-        is_given = known is not None and known.lease is None and not completes
-        if known is not None and context.waiting[key] == 1 and not is_given:
-            context.supervisor.post(undo, by=by, id=id_)
-        raise
     finally:
         context.waiting[key] -= 1
         context.waiting += Counter()  # without those that are zero
-        renewing.cancel()
 
 
 def _key(undo: type[CancelReservation | CancelAllocation], id_: str) -> str:

@@ -139,9 +139,13 @@ def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: Ap
     first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "wait_s": 60}
     connection, id_ = send(api, "PUT", PATH, wish), PATH.rpartition("/")[2]
     eventually(lambda: id_ in api.supervisor.queue)
+    time.sleep(0.3)  # the first one has its reply
+    reply = api.supervisor.replies_after = threading.Event()
     with in_background(lambda: reserve(api, id=id_, **wish)) as replies:
         eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)
         connection.close()
+        time.sleep(0.3)  # the end of the connection overtakes the reply to the next one
+        reply.set()
         late = reserve(api, id=id_, count=2, wait_s=0.2)
         check_problem(late, 409, "conflict", "another connection still waits")
         ask(api, "DELETE", f"/v1/reservations/{first}")

@@ -32,10 +32,12 @@ def spend(day: Day) -> None:
     day.lose_controller(lambda: day.verdict(FAULTY) == "FAIL")
     day.wait(lambda: day.drained() == {FAULTY})
     day.finish(working, "outage")
+    day.acknowledge(FAULTY)
 
     dying = day.start((LOST,), 600)
     day.wait(lambda: all(job.got() for job in dying))
     day.lose(LOST)
+    assert "drain" in day.cluster.state(FAULTY)  # until a burn-in has passed
     day.nodes[FAULTY].write_verdict(0, "PASS")
     day.restore(LOST)
     day.finish(dying, "lost")
