@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -131,7 +132,7 @@ class Image:
         file.write_text(json.dumps(spec))
         # As a runtime does, at niceness 0.
         private = ("nice", f"-n{-os.nice(0)}", "unshare", "--mount", "--propagation", "private")
-        script = ("sh", "-euc", _ONE_VERSION, "crun", self._folder, f"sentinel-{os.getpid()}")
+        script = ("sh", "-euc", _ONE_VERSION, "crun", self._folder, f"sentinel-{uuid4().hex}")
         return started_program(*private, *script, stderr=subprocess.PIPE, **given)
 
     def run(self, *words: str, entry: tuple[str, ...] = (), stdin: Any = subprocess.DEVNULL) -> str:
