@@ -58,12 +58,18 @@ def parse_webhook(text: str) -> str:
     return text
 
 
+#: The time to split a longer command grows with the square of its longest word.
+_MAX_COMMAND = 4096
+
+
 def parse_command(text: str) -> tuple[str, ...]:
     """Parse a program with its arguments, as a shell splits them; no shell runs it.
 
     Raises:
-        ValueError: It does not begin with an absolute path, or a quote is open.
+        ValueError: It does not begin with an absolute path, a quote is open, or it is too long.
     """
+    if len(text) > _MAX_COMMAND:
+        raise ValueError(f"it has {len(text)} characters; at most {_MAX_COMMAND} are allowed")
     words = tuple(shlex.split(text))
     if not words or not words[0].startswith("/"):
         raise ValueError(f"{text!r} does not begin with the absolute path of a program")
