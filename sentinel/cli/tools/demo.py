@@ -153,12 +153,13 @@ def command(ctx: click.Context) -> int:
             stack.callback(_end, sentinel)  # if the reader of the demo is gone
             output = _Output(sentinel)
             if not output.show_occupied({0: 1, 1: 1}):
+                _end(sentinel)
                 return sentinel.wait() or int(ExitCode.FAIL)
             job = ["demo", "job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
             refused = subprocess.run([*base, *job], env=environment, check=False).returncode
-            output.show_occupied({0: 2})
+            again = output.show_occupied({0: 2})
             _print("Ctrl+C")
             sentinel.send_signal(signal.SIGINT)
             code = sentinel.wait()
@@ -166,7 +167,7 @@ def command(ctx: click.Context) -> int:
         _print(
             "The foreign job got its memory." if refused == 0 else "The foreign job was REFUSED."
         )
-        return code or refused
+        return code or refused or int(ExitCode.OK if again else ExitCode.FAIL)
 
 
 command.add_command(job_command)
@@ -202,23 +203,28 @@ class _Output(threading.Thread):
             self._changed.notify_all()
 
     def show_occupied(self, times: Mapping[int, int]) -> bool:
-        """Wait until each GPU was occupied so often, and show that for a while; False if it ended.
+        """Wait until each GPU was occupied so often, and show that for a while.
 
         Args:
             times: How often, by the index of the GPU.
+
+        Returns:
+            False if the supervisor ended, or one of them was not occupied in time.
         """
 
-        def is_over() -> bool:
-            return self._is_occupied(times) or self._ended
+        def is_occupied() -> bool:
+            return all(self._occupied[gpu] >= count for gpu, count in times.items())
 
         with self._changed:
-            self._changed.wait_for(is_over, START_TIMEOUT_S)
-        if not self._ended:
+            self._changed.wait_for(lambda: is_occupied() or self._ended, START_TIMEOUT_S)
+            if self._ended:
+                return False
+            occupied = is_occupied()
+        if occupied:
             time.sleep(SHOW_S)
-        return not self._ended
-
-    def _is_occupied(self, times: Mapping[int, int]) -> bool:
-        return all(self._occupied[gpu] >= count for gpu, count in times.items())
+        else:
+            _print(f"Not all GPUs were occupied within {format_duration(START_TIMEOUT_S)}.")
+        return occupied
 
 
 def _end(sentinel: subprocess.Popen[bytes]) -> None:

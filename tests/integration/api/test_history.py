@@ -184,9 +184,10 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
     api = ApiServer(tmp_path, history=SIZE)
     with api:
         for turn in range(2):
-            ended = threading.Event()
-            talker = threading.Thread(target=talk, args=(api, ended, known))
+            ended, told = threading.Event(), threading.Event()
+            talker = threading.Thread(target=talk, args=(api, ended, told, known))
             talker.start()
+            assert told.wait(TIMEOUT_S)
             time.sleep(random.Random(turn).uniform(0.2, 0.8))  # the kill comes at any moment
             ended.set()
             api.kill()
@@ -203,7 +204,9 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
 
 
-def talk(api: ApiServer, ended: threading.Event, known: set[int]) -> None:
+def talk(
+    api: ApiServer, ended: threading.Event, told: threading.Event, known: set[int]
+) -> None:
     """Publish events and query them; every returned event was written before."""
     number = max(known, default=0)
     while not ended.is_set():
@@ -219,6 +222,8 @@ def talk(api: ApiServer, ended: threading.Event, known: set[int]) -> None:
         ):  # the API process was killed during the request
             return
         known.update(one["fields"]["number"] for one in body["events"] if one["name"] != "lost")
+        if known:
+            told.set()
 
 
 def numbers(path: Path) -> set[int]:

@@ -44,3 +44,15 @@ def test_the_demo_ends_with_the_output_of_its_supervisor() -> None:
             assert silent.poll() is None
         finally:
             silent.kill()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_the_demo_ends_if_no_gpu_is_occupied(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"import sentinel.cli.tools.demo as demo; demo.START_TIMEOUT_S = 5.0{SCRIPT}"
+    monkeypatch.setenv("SENTINEL_WORKLOAD", "gemm")
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "Not all GPUs were occupied within 5 s." in done.stdout
+    assert "demo job" not in done.stdout

@@ -114,10 +114,11 @@ class Image:
             "terminal": False,
             "user": {"uid": user, "gid": group},
             "args": [*(entry or self.config["Entrypoint"]), *words],
-            "env": [*self.config["Env"], "PYTHONPATH=/media"],
+            "env": [*self.config["Env"], "PYTHONPATH=/media", "SENTINEL_WORKLOAD=hold"],
             "capabilities": {},
         }
-        # Simulated GPUs, whose memory is in the folder for temporary files, need no real torch.
+        # Simulated GPUs, whose memory is in the folder for temporary files, need no real torch
+        # to hold it.
         torch = {"destination": "/media/torch.py", "source": str(TESTS / "fake_torch.py")}
         spec["mounts"] = [
             *(one for one in spec["mounts"] if one["type"] != "cgroup"),
