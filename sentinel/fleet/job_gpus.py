@@ -23,7 +23,7 @@ from sentinel.client import Client
 from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
-from sentinel.host.procfs import boot_id
+from sentinel.host.procfs import boot_id, read_status
 from sentinel.host.regular_file import locked, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
@@ -305,11 +305,15 @@ def end_lost(client: Client, files: JobFiles, node: str) -> None:
 
 
 def _jobs_with_steps() -> frozenset[str]:
-    """Collect the ids of the jobs that a slurmstepd of this node serves, from process titles."""
+    """Collect the ids of the jobs that a slurmstepd of this node serves, from process titles.
+
+    slurmd runs both slurmstepd and the health check as its own user; a job can choose any title.
+    """
     found: set[str] = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if match := _STEP.match(file.read_bytes()):
+            match = _STEP.match(file.read_bytes())
+            if match and read_status(int(file.parent.name), "Uid")[:1] == [str(os.getuid())]:
                 found.add(match[1].decode())
     return frozenset(found)
 

@@ -30,6 +30,7 @@ from sentinel.fleet.job_gpus import (
     reserve_for_job,
 )
 from sentinel.protocol.api_types import GpuStatus, Holder, ReservationInfo
+from tests.harness.isolation import STRANGER
 from tests.harness.programs import started_program, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -186,6 +187,18 @@ def test_a_job_without_steps_that_slurm_does_not_have_here_is_over(
         eventually(lambda: title.encode() in Path(f"/proc/{step.pid}/cmdline").read_bytes())
         assert lost(three_jobs, tmp_path) == [("B",), ("C",)]
     assert lost(three_jobs, tmp_path) == [("B",)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_a_title_that_another_user_has_chosen_keeps_no_reservation(
+    tmp_path: Path, three_jobs: FakeDaemon
+) -> None:
+    write_script(tmp_path / "squeue", "true")
+    title = "slurmstepd: [9.batch]"
+    sleep = shutil.which("sleep")
+    with started_program(title, "600", executable=sleep, user=STRANGER) as process:
+        eventually(lambda: title.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        assert lost(three_jobs, tmp_path) == []
 
 
 def test_without_an_answer_of_slurm_no_job_is_over(tmp_path: Path, three_jobs: FakeDaemon) -> None:
