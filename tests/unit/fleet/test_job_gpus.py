@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -46,6 +48,7 @@ class FakeDaemon:
     def __init__(self, *busy: str) -> None:
         self.busy = set(busy)
         self.kept: dict[str, ReservationInfo] = {}
+        self.ends: dict[str, float] = {}
 
     def reserve(
         self, gpus: list[str], *, reason: str, seconds: float | None = None, wait: float = 0.0
@@ -56,6 +59,8 @@ class FakeDaemon:
         if busy := taken.intersection(gpus):
             raise ConflictError(f"{sorted(busy)} are in use")
         self.add(reason, *gpus)
+        if seconds is not None:
+            self.ends[max(self.kept)] = time.monotonic() + seconds
 
     def add(self, reason: str, *gpus: str, uid: int | None = None) -> None:
         """Add a reservation."""
@@ -74,6 +79,9 @@ class FakeDaemon:
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
         """List the reservations."""
+        for name, end in self.ends.items():
+            if time.monotonic() >= end:
+                self.kept.pop(name, None)
         return tuple(self.kept.values())
 
     @property
@@ -112,6 +120,19 @@ def test_a_shared_gpu_is_free_until_its_last_job_ends(tmp_path: Path) -> None:
     assert daemon.shown == [("Slurm job 7", ("A",)), ("Slurm job 8", ("B",))]
     release(daemon, tmp_path, "8")
     assert daemon.shown == []
+
+
+def test_a_shared_gpu_is_free_for_as_long_as_its_last_job_may_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, files, now = FakeDaemon(), JobFiles(path=tmp_path), time.monotonic()
+    for job, seconds in (("7", 0), ("8", 40)):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        reserve(daemon, tmp_path, job, "A")
+    for seconds, shown in ((90, [("Slurm job 7", ("A",))]), (110, [])):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        end_unused(cast("Client", daemon), files)
+        assert daemon.shown == shown
 
 
 def test_jobs_that_share_a_gpu_and_start_together_do_not_wait_for_each_other(
@@ -158,6 +179,24 @@ def test_what_an_epilog_left_ends_later_and_what_is_not_ours_stays(tmp_path: Pat
     end_unused(cast("Client", daemon), JobFiles(path=tmp_path))
     assert [gpus for _, gpus in daemon.shown] == [("B",), ("C",)]
     assert not list(tmp_path.glob("*.job"))
+
+
+@pytest.mark.parametrize("function", ["sentinel.fleet.job_gpus.read_regular", "os.scandir"])
+def test_what_cannot_be_read_now_ends_no_reservation(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    daemon = FakeDaemon()
+    reserve(daemon, tmp_path, "7", "A")
+    with monkeypatch.context() as patch:
+        patch.setattr(function, fail)
+        assert reserve(daemon, tmp_path, "8", "A", "B") == []
+        release(daemon, tmp_path, "8")
+    assert daemon.shown == [("Slurm job 7", ("A",)), ("Slurm job 8", ("B",))]
+    end_unused(cast("Client", daemon), JobFiles(path=tmp_path))
+    assert daemon.shown == [("Slurm job 7", ("A",))]
 
 
 @pytest.fixture
