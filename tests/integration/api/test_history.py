@@ -204,9 +204,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"
 
 
-def talk(
-    api: ApiServer, ended: threading.Event, told: threading.Event, known: set[int]
-) -> None:
+def talk(api: ApiServer, ended: threading.Event, told: threading.Event, known: set[int]) -> None:
     """Publish events and query them; every returned event was written before."""
     number = max(known, default=0)
     while not ended.is_set():
