@@ -10,10 +10,11 @@ folder=${STATE_DIRECTORY:-/var/lib/sentinel}/runs/$RUN_NAME
 message=${TERMINATION_LOG:-/dev/termination-log}
 
 # A deleted or evicted pod ends its burn-in, which still writes the report of what was done. Where a daemon runs,
-# the daemon does the work and is asked to end it; until this run has begun, that of the daemon is another Job's.
+# the daemon does the work and is asked to end it. That is refused until this run has begun, or gone on: the daemon
+# may do another Job's.
 end() {
 	[ -n "$burnin" ] || exit 3
-	if [ -e "$folder/run.json" ] && sentinel burnin cancel >/dev/null 2>&1; then return; fi
+	if [ -e "$folder/run.json" ] && sentinel burnin cancel "$folder" >/dev/null 2>&1; then return; fi
 	kill -TERM "$burnin" 2>/dev/null
 }
 burnin=

@@ -3,7 +3,8 @@
 # faulty, 2 if that is not known. It reads what components/node-condition writes, and needs no Sentinel.
 set -u
 file=${1:-/run/sentinel/npd}
-# An answer older than this says nothing about now, in seconds: six missed writes.
+# An answer older than this says nothing about now, in seconds: six missed writes. Neither does one of the
+# future: the clock was set back since, and its age is not known.
 longest=${2:-180}
 
 written=$(stat -c %Y "$file" 2>/dev/null) || {
@@ -11,7 +12,7 @@ written=$(stat -c %Y "$file" 2>/dev/null) || {
 	exit 2
 }
 age=$(($(date +%s) - written))
-if [ "$age" -gt "$longest" ]; then
+if [ "$age" -gt "$longest" ] || [ "$age" -lt 0 ]; then
 	echo "the answer of sentinel is $age s old"
 	exit 2
 fi

@@ -16,13 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 
 from sentinel.burnin.formats import text_lines as report_lines
+from sentinel.burnin.record import STARTED
 from sentinel.burnin.run import cancel_run
-from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.run_folder import RunFolder, find_run, lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.daemon.burnin_bars import burnin_bars
 from sentinel.cli.display import output
@@ -39,8 +41,6 @@ from sentinel.units import format_duration
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
-#: The event that names a run.
-_STARTED = '"burnin.run_started"'
 #: The events that a terminal shows by its bars alone.
 _PERIODIC = {"gpu.status", "burnin.progress"}
 #: How often a terminal shows the progress, in seconds.
@@ -136,43 +136,56 @@ def _check_last(client: Client, folder: RunFolder) -> None:
         current = client.status().daemon.burnin
     except SentinelError:
         return
-    if current is not None and not _is_of(folder, current.id):
+    if current is not None and _id_of(folder) != current.id:
         raise ConfigError(
             f"the daemon's burn-in {current.plan} is recorded in another folder than {folder.path}",
             "Name it: sentinel burnin attach DIR",
         )
 
 
-def _is_of(folder: RunFolder, run: str) -> bool:
-    """Check whether a folder records a run of the daemon, by its id."""
-    with contextlib.suppress(OSError), folder.events.open() as events:
-        return any(_STARTED in line and f'"{run}"' in line for line in events)
-    return False
+def _id_of(folder: RunFolder) -> str | None:
+    """Find the id that the daemon has given to a run at its last start, or None."""
+    found = None
+    with contextlib.suppress(ConfigError, LookupError, TypeError):  # a file of another kind
+        for event in lines(folder.events):
+            found = str(event["id"]) if event["event"] == STARTED else found
+    return found
 
 
 @click.command("cancel")
+@click.argument("run", required=False, shell_complete=value_completion.runs)
 @options.asks_daemon
-def cancel(client: Client) -> options.Printed:
-    """End the daemon's burn-in, or the only one without it; its report shows what was done."""
+def cancel(client: Client, run: str | None) -> options.Printed:
+    """End the daemon's burn-in, or the only one without it; its report shows what was done.
+
+    With RUN, its folder or its name in the state directory, no other one is ended.
+    """
+    simulation = simulated_folder(chosen=click.get_current_context().params["simulated"])
+    id_ = None
+    if run is not None:
+        folder = RunFolder(path=find_run(find_shared(simulation), run))
+        id_ = _id_of(folder)
+        if id_ is None:
+            raise ConfigError(f"{folder.path}: the run has not begun")
     try:
-        return options.outcome(client.cancel_burnin())
+        return options.outcome(client.cancel_burnin(id_))
     except SentinelError as error:
         if error.code not in {"not_running", "not_found"}:
             raise
-        other = _only_other(error)
-    return options.outcome(connect(other).cancel_burnin())
+        other = _only_other(error, simulation)
+    return options.outcome(connect(other).cancel_burnin(id_))
 
 
-def _only_other(error: SentinelError) -> str:
+def _only_other(error: SentinelError, simulation: Path | None) -> str:
     """Find the socket of the only burn-in without the daemon, of those that a command may mean.
 
     Args:
         error: Why the daemon has none; it is raised if there is no other, or a daemon was named.
+        simulation: The folder of the simulated GPUs that are meant, or None.
 
     Raises:
         ConfigError: There are several, or it has no socket.
     """
-    simulation = simulated_folder(chosen=click.get_current_context().params["simulated"])
     others = running_burnins(records_folder(os.environ, os.getuid()))
     if simulation is not None:
         others = [other for other in others if other.simulated == str(simulation.absolute())]
@@ -317,7 +330,7 @@ class Following:
                 return report, code if ended is None else ended
         with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing
             run = self._client.status().daemon.burnin
-            if run is not None and _is_of(self._folder, run.id):
+            if run is not None and _id_of(self._folder) == run.id:
                 self._client.cancel_burnin(run.id)
         raise ConfigError(
             f"{file} was not written: the process that recorded the run has failed",

@@ -212,7 +212,9 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
     assert "is recorded in another folder" in last.err
     with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
-        assert "ends the burn-in short" in daemon.run("burnin", "cancel")
+        other = daemon.run_unchecked("burnin", "cancel", "--simulated", former.path.name)
+        assert other.code == ExitCode.USAGE, "not the run of the daemon"
+        assert "ends the burn-in short" in daemon.run("burnin", "cancel", str(burnin.folder))
         output = output_of(attached, ExitCode.INCOMPLETE)
     assert f"cancelled by {USER_NAMES.get(os.getuid())}" in output
     assert burnin.report()["verdict"] == "INCOMPLETE"

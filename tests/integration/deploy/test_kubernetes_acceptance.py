@@ -42,16 +42,16 @@ class Acceptance:
         self.message = host.folder / "termination-log"
         self.state = host.folder / "state"
         self.report = self.state / "runs" / "uid-1"
-        command = host.folder / "bin" / "sentinel"
-        command.parent.mkdir(exist_ok=True)
-        write_script(command, f"{RESUMED}\n{EXEC_SENTINEL}")
+        self.command = host.folder / "bin" / "sentinel"
+        self.command.parent.mkdir(exist_ok=True)
+        write_script(self.command, f"{RESUMED}\n{EXEC_SENTINEL}")
         self.environment = host.environment(
             SENTINEL_SIM_DIR=str(host.folder),
             RUN_NAME="uid-1",
             TERMINATION_LOG=str(self.message),
             STATE_DIRECTORY=str(self.state),
             NODE_NAME="worker-7",
-            PATH=f"{command.parent}:{os.environ['PATH']}",
+            PATH=f"{self.command.parent}:{os.environ['PATH']}",
         )
 
     def started(self) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -122,6 +122,31 @@ def test_an_evicted_acceptance_beside_a_daemon_has_the_daemon_end_it(daemon: Dae
         output_of(process, ExitCode.INCOMPLETE)
     assert acceptance.summary()["verdict"] == "INCOMPLETE"
     eventually(lambda: daemon.client.status().daemon.burnin is None)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_deleted_acceptance_that_has_not_gone_on_leaves_the_run_of_another_one(
+    daemon: Daemon,
+) -> None:
+    daemon.start(2)
+    acceptance = Acceptance(daemon.host, "checks_results", seconds=3000)
+    with acceptance.started() as process:
+        eventually(lambda: daemon.client.status().daemon.burnin is not None)
+        process.terminate()
+        output_of(process, ExitCode.INCOMPLETE)
+    begun = daemon.host.folder / "begun"
+    held = f'[ "$2" = --resume ] && touch {begun} && exec sleep 600'
+    write_script(acceptance.command, f"{held}\n{EXEC_SENTINEL}")
+    other = daemon.host.folder / "other"
+    words = ("burnin", "--plan", str(acceptance.plan), "--report", str(other))
+    with daemon.start_command(*words):
+        eventually(lambda: daemon.client.status().daemon.burnin is not None)
+        with acceptance.started() as process:
+            eventually(begun.exists)
+            process.terminate()
+            output_of(process, 128 + signal.SIGTERM)
+        daemon.run("burnin", "cancel")
 
 
 def test_a_deleted_acceptance_that_has_not_begun_cancels_no_other_run(tmp_path: Path) -> None:

@@ -56,10 +56,14 @@ def test_the_plugin_does_not_know_what_it_cannot_read(tmp_path: Path, shell: str
     assert (done.returncode, done.stderr) == (2, "")
 
 
-def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None:
+def test_the_plugin_does_not_know_without_an_answer(tmp_path: Path) -> None:
     assert plugin(tmp_path / "npd")[0] == 2
+
+
+@pytest.mark.parametrize("written", [1, 2**32])
+def test_an_old_answer_and_one_of_the_future_say_nothing(tmp_path: Path, written: int) -> None:
     (tmp_path / "npd").write_text("0 good\n")
-    os.utime(tmp_path / "npd", (1, 1))
+    os.utime(tmp_path / "npd", (written, written))
     code, line = plugin(tmp_path / "npd")
     assert code == 2
     assert line.endswith("s old")
