@@ -112,6 +112,13 @@ def test_a_reservation_lasts_from_the_prolog_to_the_epilog(tmp_path: Path) -> No
     assert daemon.shown == []
 
 
+def test_an_id_that_a_controller_without_state_gives_again_has_the_new_gpus(tmp_path: Path) -> None:
+    daemon = FakeDaemon()
+    reserve(daemon, tmp_path, "7", "A")
+    reserve(daemon, tmp_path, "7", "B")
+    assert daemon.shown == [("Slurm job 7", ("B",))]
+
+
 def test_a_shared_gpu_is_free_until_its_last_job_ends(tmp_path: Path) -> None:
     daemon = FakeDaemon()
     reserve(daemon, tmp_path, "7", "A")
