@@ -108,7 +108,9 @@ def test_a_terminal_has_a_bar_for_each_gpu_and_lines_of_events_if_asked_for(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     text = followed(Terminal(), tmp_path, monkeypatch, verbose=verbose)
-    assert re.search(r"GPU 0  3/12 fp16 [━╸]+ +56% over 3 min 20 s left, 1 WRONG, 61 C, 690 W", text)
+    assert re.search(
+        r"GPU 0  3/12 fp16 [━╸]+ +56% over 3 min 20 s left, 1 WRONG, 61 C, 690 W", text
+    )
     assert re.search(r"GPU 1  done +━+ 100% 1 WRONG, 61 C, 690 W", text)
     assert ("phase       3 of 12: fp16" in text) is verbose, "the line of the event"
     assert ("-v prints a line for each event" in text) is not verbose
