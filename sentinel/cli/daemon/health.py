@@ -50,6 +50,8 @@ class _Card(OwnedGpu):
     burnin: LastVerdict | None = None
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
+    #: Why it is lost now, or None; only known of the GPUs of the host.
+    lost: str | None = None
 
     @property
     def untested(self) -> bool:
@@ -110,7 +112,7 @@ def command(
     none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
-    last burn-in: 1 as above, 3 if one has another verdict or none.
+    last burn-in: 1 as above, 3 if one has another verdict or none, or is lost.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -266,7 +268,8 @@ def _of_the_host(cards: Sequence[_Card], simulated: Path | None) -> list[_Card]:
         uuid = gpu.uuid or f"lost: {gpu.lost}"
         card = _Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
         stored = known.get(uuid, card)
-        here.append(replace(stored, index=gpu.index, serial=gpu.serial, present=True))
+        stored = replace(stored, index=gpu.index, serial=gpu.serial, present=True)
+        here.append(replace(stored, lost=gpu.lost))
     return here
 
 
@@ -275,7 +278,7 @@ def _meets(card: _Card, required: str | None) -> bool:
     if required is None:
         return not card.untested
     accepted = card.burnin is not None and card.burnin.verdict in _REQUIRED[required]
-    return accepted and not _is_suspect(card)
+    return accepted and card.lost is None and not _is_suspect(card)
 
 
 def _is_suspect(card: _Card) -> bool:
@@ -325,6 +328,8 @@ def _standing(card: _Card) -> str:
         return f"{name}: FAIL {burnin.plan}"
     if proof is not None and proof.wrong:
         return f"{name}: {proof.wrong} wrong results"
+    if card.lost is not None:
+        return f"{name}: {card.lost}"
     return f"{name}: {'not burned in' if burnin is None else f'{burnin.verdict} {burnin.plan}'}"
 
 

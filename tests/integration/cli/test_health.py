@@ -161,6 +161,14 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
         assert "not burned in" in done.out or verdicts[-1] in done.out
 
 
+def test_a_gpu_that_is_lost_now_meets_no_requirement(runs: Path, simulated: SimulatedHost) -> None:
+    write_report(runs.parent, {simulated.uuid(0): "PASS"})
+    simulated.registry.inject(simulated.uuid(0), "lost")
+    done = invoke("--require", "pass", "--gpus", "0")
+    assert done.code == 3, done.out
+    assert "fell off the bus" in done.out
+
+
 # --- acknowledged results --------------------------------------------------------------------
 
 
