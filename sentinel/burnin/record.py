@@ -40,6 +40,9 @@ LOST = "log.dropped"
 #: Events that disturb a plan also where they end no stretch that counts.
 _DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
 
+#: Events that end the load of a stressor.
+_ENDS = ("stressor.stopped", "stressor.failed", "stressor.fatal", "gpu.yielding")
+
 #: What ends a stretch is reported at most so long before its end, in seconds.
 _CAUSED_WITHIN_S = 10.0
 
@@ -295,10 +298,9 @@ class GpuRecord:
         A GPU is sampled only while it has a stressor: what happens between the last reading of one
         and the first of the next may be the work of another process, and is left out.
         """
-        ends = ("stressor.stopped", "stressor.failed", "stressor.fatal", "gpu.yielding")
         # The first sample beside a stressor may be a reading from before its start: both count.
         changes = sorted(
-            [float(event["at"]) for event in self.named("stressor.starting", *ends)]
+            [float(event["at"]) for event in self.named("stressor.starting", *_ENDS)]
             + [end.at for end in self.ends]
         )
         known = [
@@ -311,6 +313,23 @@ class GpuRecord:
         for (_, first), (phase, last) in pairwise(known):
             if bisect_right(changes, first.at) == bisect_right(changes, last.at):
                 yield phase, first, last
+
+    def loads(self) -> list[tuple[float, float]]:
+        """Return the times of its stressors by their events, also before and after their samples.
+
+        Not of those of another workload that a daemon starts once the plan is done.
+        """
+        found = []
+        first, over = None, False
+        for event in self.events:
+            name, at = event["event"], float(event["at"])
+            over = name == "burnin.ended" or (over and name != "burnin.phase_started")
+            if name == "stressor.starting" and not over:
+                first = at
+            elif name in _ENDS and first is not None:
+                found.append((first, at))
+                first = None
+        return found
 
     @property
     def links(self) -> list[Sample]:

@@ -238,7 +238,7 @@ class Run:
     checks: int = 1000
     share: float | None = 0.81
     #: The readings under load that differ from READINGS.
-    read: Mapping[str, float | None] = field(default_factory=dict)
+    read: Mapping[str, Any] = field(default_factory=dict)
     #: The counters before and after the run that differ from HEALTHY.
     before: Mapping[str, Any] = field(default_factory=dict)
     after: Mapping[str, Any] = field(default_factory=dict)

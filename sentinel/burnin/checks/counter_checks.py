@@ -262,7 +262,8 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
 
     Reads nvmlDeviceGetCurrentClocksEventReasons, by bit.
     """
-    found = [reason for reason in read(evidence.now, "reasons") if reason in _SLOWDOWNS]
+    seen = evidence.reasons()
+    found = [reason for reason in _SLOWDOWNS if reason in seen]
     return by_limits(len(found), limits, ", ".join(found))
 
 

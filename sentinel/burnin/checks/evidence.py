@@ -47,6 +47,14 @@ class GpuEvidence(ABC):
         """Collect all known values of a reading."""
 
     @abstractmethod
+    def reasons(self) -> set[str]:
+        """Collect the reasons for which clocks are reduced.
+
+        Raises:
+            Unjudged: They are not known.
+        """
+
+    @abstractmethod
     def under_load(self, name: str) -> float:
         """Find the usual value of a reading under load.
 
@@ -84,6 +92,10 @@ class MomentEvidence(GpuEvidence):
     def samples(self, name: str) -> list[float]:
         """Return the value, if it is known."""
         return known_value(self.counters, name)
+
+    def reasons(self) -> set[str]:
+        """Return the reasons."""
+        return set(read(self.counters, "reasons"))
 
     def under_load(self, name: str) -> float:
         """Return the value of a GPU that is not idle now."""

@@ -22,7 +22,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
-from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.record import GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
@@ -98,10 +98,24 @@ class LoadEvidence(GrowthEvidence):
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""
         readings = [sample.values for sample in self.record.telemetry]
-        # Heat above a limit ends the stressor before the next sample.
+        # Heat may end the stressor before the next sample, or come while it ends.
         readings += self.record.named("gpu.released")
+        loads = Stretches(self.record.loads())
+        heats = self.record.named("gpu.health_changed", "gpu.overheat")
+        readings += [event for event in heats if event["at"] in loads]
         sampled = [float(one[name]) for one in readings if one.get(name) is not None]
         return sampled + known_value(self.now, name)
+
+    def reasons(self) -> set[str]:
+        """Collect the reasons of all samples, and of the newest counters."""
+        readings = [sample.values.get("reasons") for sample in self.record.telemetry]
+        known = [reasons for reasons in readings if reasons is not None]
+        if not known:
+            return set(read(self.now, "reasons"))
+        # By nvml.h, "hw_slowdown" alone may be a change of clocks: in one of many samples, it is no
+        # evidence.
+        seen = {reason for reasons in known for reason in reasons} - {"hw_slowdown"}
+        return seen | set(self.now.reasons or ())
 
     def under_load(self, name: str) -> float:
         """Compute the median of a reading over the last steady phase that counts."""
@@ -217,8 +231,8 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "gpu.hang",
-    source=f"{basis.OWN}: 30 s without progress twice, or 60 s without a reading; a single hang may"
-    " be the host's",
+    source=f"{basis.OWN}: 30 s without progress, or a SIGKILL survived, twice, or 60 s without a"
+    " reading; a single hang may be the host's",
     do=Action(Severity.RESET, "RESET_GPU: reset the GPU or reboot the node, then run it again."),
     fail=above(1),
     warn=above(0),
@@ -232,6 +246,10 @@ def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if all(phase.began is None for phase in record.phases):
         return untested("nothing was run")
     hangs = [event for event in _failures(record) if event.get("kind") == "hang"]
+    hangs += [
+        {"reason": f"pid {event['pid']} survived SIGKILL"}
+        for event in record.named("stressor.unkillable")
+    ]
     if (record.ended or "").startswith(FAULTY):
         return by_limits(len(hangs) + 2, limits, record.ended or "")
     return by_limits(len(hangs), limits, hangs[0]["reason"] if hangs else "")

@@ -114,7 +114,9 @@ def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
         record.ends,
         own_pids=own,
         overrides=evidence.xids,
-        under_load=Stretches((first.at, last.at) for _, first, last in record.under_load()),
+        under_load=Stretches(
+            [*record.loads(), *((first.at, last.at) for _, first, last in record.under_load())]
+        ),
     )
     # If some XIDs may be missing, the known ones still count.
     if unread is None or found.status in {Status.FAIL, Status.WARN}:

@@ -234,6 +234,17 @@ def test_corrected_errors_under_own_load_are_those_between_readings_beside_a_str
     assert (found.status, found.value) == (status, "92")
 
 
+@pytest.mark.parametrize(("stopped", "status"), [(105.0, "fail"), (104.9, "warn")])
+def test_corrected_errors_at_the_end_of_a_stressor_are_of_own_load(
+    stopped: float, status: str
+) -> None:
+    """The last sample is from before them."""
+    events = [row("stressor.starting", 102.0), row("stressor.stopped", stopped)]
+    found = record(WATCHED, kernel(92, 105.0), row("telemetry", 104.0))
+    found.events += events
+    assert judged(found, unread=None).status == status
+
+
 def test_one_xid_of_both_sources_is_counted_once_as_the_kernels() -> None:
     (one,) = joined([reported(79, 100.0)], [reported(79, 100.2)])
     assert one.at == 100.0
