@@ -11,7 +11,7 @@ if [ -r "$file" ]; then
     # With its own `set -e`, a command that fails would end the script, and Slurm drain the node.
     set +ae
 fi
-sentinel=${SENTINEL:-/usr/local/bin/sentinel}
+sentinel=$(command -v "${SENTINEL:-/usr/local/bin/sentinel}") || sentinel=
 folder=${SENTINEL_SLURM:-/var/lib/sentinel/slurm}
 # The node's daemon, whatever else root runs, such as one with simulated GPUs.
 [ -n "${SENTINEL_SIM_DIR:-}" ] || SENTINEL_SOCKET=${SENTINEL_SOCKET:-/run/sentinel/sentinel.sock}

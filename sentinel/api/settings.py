@@ -14,7 +14,7 @@ from sentinel.api.bodies import ProblemError
 from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
 from sentinel.config.build import with_changes
-from sentinel.config.gpu_selection import present
+from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import EFFECTS, SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
@@ -29,7 +29,7 @@ from sentinel.config.sources import (
     unknown_name,
 )
 from sentinel.config.specs import parse_workload
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.host.regular_file import replace_file
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
@@ -161,6 +161,11 @@ class DaemonSettings:
             for key in changes
             if _is_fixed(key)
         ]
+        try:
+            select_gpus([changes.get("gpus") or "all"], self._views.known())
+        except NoSuchGpuError as error:  # the host may have more GPUs than the daemon
+            why = "if the host has none either, the next start fails"
+            notes.append(f"gpus: {error.what} among the daemon's; {why}.")
         return Settings(
             text=reply.text,
             gpus=gpus,

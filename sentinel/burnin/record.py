@@ -465,14 +465,17 @@ def _interrupt(record: GpuRecord, phase: PhaseRecord, at: float, stretch_s: floa
 
 
 def _cause(record: GpuRecord, at: float) -> str:
-    """Name what ended a stretch: the last event that says so."""
+    """Name what ended a stretch: the last event that says so, else the reason of a release."""
+    released = "the run was stopped"
     for event in reversed(record.events):
         if at - float(event["at"]) > _CAUSED_WITHIN_S:
             break
         cause = INTERRUPTIONS.get(event["event"])
         if cause is not None:
             return cause + _names(event)
-    return "the run was stopped"
+        if event["event"] == "gpu.released":
+            released = event["reason"]
+    return released
 
 
 def _name_newcomer(record: GpuRecord, event: Mapping[str, Any]) -> None:

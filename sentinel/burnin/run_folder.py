@@ -72,7 +72,8 @@ class RunFolder:
             ConfigError: It has one.
         """
         if self.header.exists() or self.events.exists():
-            raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+            what = f"--report {self.path}: it has a run already"
+            raise ConfigError(what, "Name another folder, or go on with that run by --resume.")
 
     @property
     def is_recorded(self) -> bool:

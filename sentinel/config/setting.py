@@ -173,7 +173,11 @@ def parse_memory(text: str) -> MemoryTarget:
         raise ValueError(message)
     if parse_quantity(text, _SHARES) is not None:
         return MemoryTarget(share=parse_share(text))
-    return MemoryTarget(size=parse_size(text))
+    try:
+        return MemoryTarget(size=parse_size(text))
+    except ValueError:
+        message = f"{text!r} is not a share or a size; write one such as 88% or 20GiB"
+        raise ValueError(message) from None
 
 
 def parse_share(text: str) -> float:

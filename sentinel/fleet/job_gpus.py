@@ -1,9 +1,10 @@
 """Keep the GPUs of Slurm's jobs free from the prolog to the epilog, by reservations.
 
 Each job has a file with its GPUs. A reservation of these functions lasts as long as the file of any
-job names one of its GPUs. So a GPU that jobs share (shards, MPS) is kept free until the last of
-them ends. What an epilog could not end, because no daemon ran or the node crashed, ends with the
-next prolog, epilog or health check; what no epilog was run for, with the next health check.
+job names one of its GPUs, and has no end of its own. So a GPU that jobs share (shards, MPS) is kept
+free until the last of them ends. What an epilog could not end, because no daemon ran or the node
+crashed, ends with the next prolog, epilog or health check; what no epilog was run for, with the
+next health check.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sentinel.client import Client
 from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
-from sentinel.host.procfs import boot_id
+from sentinel.host.procfs import boot_id, read_status
 from sentinel.host.regular_file import locked, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
@@ -149,14 +150,16 @@ class JobFiles:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
         return locked(file, timeout)
 
-    def add(self, job: str, gpus: Sequence[str]) -> None:
-        """Write the file of a job.
+    def add(self, job: str, gpus: Sequence[str], seconds: float) -> None:
+        """Write the file of a job, which counts for at most ``seconds``.
 
         Raises:
             ConfigError: It cannot be written.
         """
+        until = time.monotonic() + seconds
+        content = {"boot": boot_id(), "until": until, "gpus": list(gpus)}
         try:
-            replace_file(self._file(job), json.dumps({"boot": boot_id(), "gpus": list(gpus)}))
+            replace_file(self._file(job), json.dumps(content))
         except OSError as error:
             raise ConfigError(f"{self._file(job)} cannot be written: {error.strerror}") from None
 
@@ -172,21 +175,31 @@ class JobFiles:
                 found[file.stem] = file.stat().st_mtime_ns
         return found
 
-    def gpus(self) -> frozenset[str]:
-        """Collect the UUIDs of the GPUs of all jobs since the last boot; delete older files."""
+    def gpus(self) -> frozenset[str] | None:
+        """Collect the UUIDs of the GPUs of all jobs that may still run; delete the other files.
+
+        Returns:
+            None if a file cannot be read now, as after too many open files: it may be of any GPU.
+        """
         found: set[str] = set()
-        for file in self.path.glob("*.job"):
-            try:
-                content = json.loads(read_regular(file, _MAX_BYTES))
-                boot, gpus = str(content["boot"]), list(map(str, content["gpus"]))
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                boot, gpus = "", []  # not written by add
-            if boot == boot_id():
-                found.update(gpus)
-            else:
-                file.unlink(missing_ok=True)
+        try:
+            with os.scandir(self.path) as entries:  # glob would ignore errors
+                files = [Path(entry.path) for entry in entries if entry.name.endswith(".job")]
+            for file in files:
+                try:
+                    content = json.loads(read_regular(file, _MAX_BYTES))
+                    boot, gpus = str(content["boot"]), list(map(str, content["gpus"]))
+                    until = float(content.get("until", math.inf))  # of an earlier version
+                except FileNotFoundError:
+                    continue
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    boot, gpus, until = "", [], 0.0  # not written by add
+                if boot == boot_id() and time.monotonic() < until:
+                    found.update(gpus)
+                else:
+                    file.unlink(missing_ok=True)
+        except OSError:
+            return None
         return frozenset(found)
 
     def _file(self, job: str) -> Path:
@@ -207,7 +220,7 @@ def reserve_for_job(
         job: The job's id.
         gpus: The UUIDs.
         wait: The longest wait, in seconds.
-        longest: The end of the reservation without an epilog, in seconds.
+        longest: When the job is over without an epilog, in seconds.
 
     Raises:
         NotRunningError: No daemon runs, so nothing is held.
@@ -215,7 +228,7 @@ def reserve_for_job(
     """
     until = time.monotonic() + wait
     with files.locked():
-        files.add(job, gpus)
+        files.add(job, gpus, longest)
     with contextlib.ExitStack() as locks:
         # The prolog of another job that shares a GPU may be about to reserve it, or wait until it
         # is free. All lock in the same order; in the end, this one asks all the same.
@@ -226,19 +239,17 @@ def reserve_for_job(
             held = _end_unused(client, files)
         missing = [uuid for uuid in gpus if uuid not in held]
         left = max(0.0, until - time.monotonic())
-        return _reserve(client, job, missing, wait=left, longest=longest) if missing else []
+        return _reserve(client, job, missing, wait=left) if missing else []
 
 
-def _reserve(
-    client: Client, job: str, missing: Sequence[str], *, wait: float, longest: float
-) -> list[str]:
+def _reserve(client: Client, job: str, missing: Sequence[str], *, wait: float) -> list[str]:
     """Reserve GPUs together, or those that are available; return why not the others."""
     attempts = [missing] if len(missing) == 1 else [missing, *([uuid] for uuid in missing)]
     problems: list[str] = []
     for number, attempt in enumerate(attempts):
         seconds = wait if number == 0 else min(wait, _SINGLE_WAIT_S)
         try:
-            client.reserve(attempt, reason=f"{REASON} {job}", seconds=longest, wait=seconds)
+            client.reserve(attempt, reason=f"{REASON} {job}", wait=seconds)
         except NotRunningError:
             raise
         except SentinelError as error:
@@ -305,11 +316,15 @@ def end_lost(client: Client, files: JobFiles, node: str) -> None:
 
 
 def _jobs_with_steps() -> frozenset[str]:
-    """Collect the ids of the jobs that a slurmstepd of this node serves, from process titles."""
+    """Collect the ids of the jobs that a slurmstepd of this node serves, from process titles.
+
+    slurmd runs both slurmstepd and the health check as its own user; a job can choose any title.
+    """
     found: set[str] = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if match := _STEP.match(file.read_bytes()):
+            match = _STEP.match(file.read_bytes())
+            if match and read_status(int(file.parent.name), "Uid")[:1] == [str(os.getuid())]:
                 found.add(match[1].decode())
     return frozenset(found)
 
@@ -322,7 +337,7 @@ def _end_unused(client: Client, files: JobFiles) -> frozenset[str]:
         # Another user's may have the same words.
         if not reservation.reason.startswith(f"{REASON} ") or reservation.holder.uid != os.getuid():
             continue
-        if used.isdisjoint(reservation.gpus):
+        if used is not None and used.isdisjoint(reservation.gpus):
             client.cancel_reservation(reservation.id)
         else:
             left.update(reservation.gpus)

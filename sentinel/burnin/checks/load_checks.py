@@ -97,8 +97,10 @@ class LoadEvidence(GrowthEvidence):
 
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""
-        telemetry = (sample.values.get(name) for sample in self.record.telemetry)
-        sampled = [float(value) for value in telemetry if value is not None]
+        readings = [sample.values for sample in self.record.telemetry]
+        # Heat above a limit ends the stressor before the next sample.
+        readings += self.record.named("gpu.released")
+        sampled = [float(one[name]) for one in readings if one.get(name) is not None]
         return sampled + known_value(self.now, name)
 
     def under_load(self, name: str) -> float:

@@ -82,8 +82,9 @@ def _facts(gpu: GpuStatus, width: int) -> Iterator[str]:
     if progress is None:
         return
     if not progress.over and round(progress.left_s):
-        # What passes take is not known, and not counted.
-        over = "over " if progress.passes < progress.quota_passes else ""
+        # What passes take, and the starts of later phases, is not known, and not counted.
+        more = progress.number < progress.phases or progress.passes < progress.quota_passes
+        over = "over " if more else ""
         yield f"{over}{format_duration(round(progress.left_s))} left"
     if progress.errors:
         yield f"{progress.errors:,} WRONG"

@@ -170,12 +170,12 @@ def set_(
 
 
 def _change_settings(
-    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float
+    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float, *stays: str
 ) -> tuple[T, FirstStressor]:
     """Change settings; wait for the first stressor if the workload is one of them."""
     from sentinel.cli.daemon.start import change_workload  # slow to import
 
-    return change_workload(client, change, wait if "workload" in keys else 0)
+    return change_workload(client, change, wait if "workload" in keys else 0, *stays)
 
 
 def _without_effect(client: Client, keys: Iterable[str]) -> tuple[str, ...]:
@@ -293,7 +293,11 @@ def session_start(
     if empty := wanted.keys() - settings:
         raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")
     got, _ = _change_settings(
-        client, lambda: client.start_session(name, gpus, settings, seconds=seconds), settings, wait
+        client,
+        lambda: client.start_session(name, gpus, settings, seconds=seconds),
+        settings,
+        wait,
+        f"The session stays; `sentinel session stop {name}` ends it.",
     )
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))

@@ -126,7 +126,7 @@ def wait_for_stressor(
 
 
 def change_workload(
-    client: Client, change: Callable[[], T], wait: float
+    client: Client, change: Callable[[], T], wait: float, stays: str = "The change stays."
 ) -> tuple[T, FirstStressor]:
     """Change settings, and wait for the first stressor that has another workload then.
 
@@ -134,6 +134,7 @@ def change_workload(
         client: The client of the daemon.
         change: Changes the settings.
         wait: The longest wait, in seconds; 0 does not wait.
+        stays: What the error says about the change.
 
     Raises:
         NotProvedError: As of :func:`wait_for_stressor`; the change stays.
@@ -151,7 +152,7 @@ def change_workload(
     try:
         return done, wait_for_stressor(client, wait, client.health, former=former)
     except NotProvedError as error:
-        remedy = "The change stays. The log has more: sentinel logs"
+        remedy = f"{stays} The log has more: sentinel logs"
         raise NotProvedError(f"the settings were applied, and {error.what}", remedy) from error
 
 

@@ -13,7 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from sentinel.cli.display.output import printable, styled, wants_colour
+from sentinel.cli.display.output import (
+    printable,
+    styled,
+    terminal_width,
+    wants_colour,
+    wrapped,
+)
 from sentinel.errors import ConfigError
 from sentinel.host.log_file import MAX_OLD_FILES
 from sentinel.host.regular_file import open_regular
@@ -41,7 +47,7 @@ _COLOURS = {
 
 
 def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
-    """Return a sink that writes one readable line per event."""
+    """Return a sink that writes one readable line per event; a terminal's are wrapped."""
 
     def write(event: Event) -> None:
         if is_hidden(event.name, event.fields):
@@ -49,7 +55,9 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
         gpu = gpus.get(event.gpu or "")
         place = f"GPU {gpu.index}" if gpu else "sentinel"
         clock = f"{datetime.now().astimezone():%H:%M:%S}"
-        print(_line(clock, place, event.name, event.fields, colour=colour), file=stream, flush=True)
+        width = terminal_width() if stream.isatty() else None
+        text = _line(clock, place, event.name, event.fields, colour=colour, width=width)
+        print(text, file=stream, flush=True)
 
     return write
 
@@ -128,12 +136,16 @@ def is_hidden(name: str, fields: _Fields) -> bool:
     return name == "gpu.identity" and bool(fields.get("complete"))  # of all processes
 
 
-def _line(clock: str, place: str, name: str, fields: _Fields, *, colour: bool) -> str:
+def _line(
+    clock: str, place: str, name: str, fields: _Fields, *, colour: bool, width: int | None = None
+) -> str:
     word, text = describe(name, fields)
-    padded = f"{printable(word):<11} "
+    line = f"{clock}  {place:<8}  {printable(word):<11} {printable(text)}".rstrip()
+    if width is not None:
+        line = wrapped(line, width)
     if colour and name in EVENTS and EVENTS[name].kind in _COLOURS:
-        padded = styled(padded, _COLOURS[EVENTS[name].kind])
-    return f"{clock}  {place:<8}  {padded}{printable(text)}".rstrip()
+        line = line.replace(word, styled(word, _COLOURS[EVENTS[name].kind]), 1)
+    return line
 
 
 # --- sentences -------------------------------------------------------------------------------

@@ -293,13 +293,13 @@ _VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
 def fit_report(text: str) -> str:
     """Prepare a report for standard output: coloured verdicts, and lines that fit a terminal."""
     if sys.stdout.isatty():
-        text = "\n".join(_wrapped(line, terminal_width()) for line in text.splitlines())
+        text = "\n".join(wrapped(line, terminal_width()) for line in text.splitlines())
     if not wants_colour(sys.stdout):
         return text
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
 
 
-def _wrapped(line: str, width: int) -> str:
+def wrapped(line: str, width: int) -> str:
     """Wrap a line between words, unless it ends with a command to copy."""
     if ": sentinel " in line or cell_width(line) <= width:
         return line

@@ -31,7 +31,7 @@ from sentinel.units import format_count
 _FOLDER = Path("/var/lib/sentinel/slurm")
 #: The daemon answers from what it has read already; the whole check must end within a second.
 _HEALTH_TIMEOUT_S = 0.6
-#: The end of a reservation whose epilog never ran, in seconds: longer than any job.
+#: When a job whose epilog never ran is over, in seconds: longer than any job.
 _LONGEST_S = 30 * 86400.0
 
 _folder_option = click.option(
@@ -60,7 +60,7 @@ def _say(text: str) -> None:
 @slurm_command.command("prolog")
 @_folder_option
 @wait_option("Maximum wait for the memory of the job's GPUs")
-@duration("--for", "seconds", "End of the reservation without an epilog.  [default: 30d]")
+@duration("--for", "seconds", "When a job without an epilog is over.  [default: 30d]")
 def prolog(folder: Path, wait: float, seconds: float | None) -> int:
     """Reserve the GPUs of a job before it starts ($SLURM_JOB_ID, $SLURM_JOB_GPUS).
 

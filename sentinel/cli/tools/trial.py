@@ -155,7 +155,7 @@ def _figures(
         "errors": work.get("errors", 0),
         "longest_quantum_s": max(evidence.quanta, default=None),
         "findings": len(evidence.record.named("stressor.finding")),
-        "note": evidence.running[-1]["note"] if evidence.running else None,
+        "note": next((one["note"] for one in reversed(evidence.running) if one["note"]), None),
         "temperature_c": max(evidence.values("temperature_c"), default=None),
         "power_w": fmean(power) if power else None,
         "power_most_w": max(power, default=None),

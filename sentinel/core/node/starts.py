@@ -357,7 +357,9 @@ def release(state: State, seen: Observation) -> Step[State]:
         reason = found.reason if found is not None else of_node.get(gpu_state.gpu.uuid)
         if reason is None:
             return Step(gpu_state, due=upcoming(seen.now, _regrows_at(gpu_state)))
-        event = gpu_event("gpu.released", gpu_state, seen.now, reason=reason)
+        reading = seen.readings.get(gpu_state.gpu.uuid)
+        fields = {"reason": reason, "temperature_c": reading and reading.temperature}
+        event = gpu_event("gpu.released", gpu_state, seen.now, **fields)
         stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at, own)
         return stopped._replace(events=(event,))
 

@@ -187,6 +187,17 @@ def test_what_is_fixed_at_the_start_is_saved_for_the_next_daemon_alone(api: ApiS
     assert saved(api) == {"power": "200W"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "found"), [("0-1", []), ("0-7", ["no GPU matches '2' among the daemon's"])]
+)
+def test_saved_gpus_that_the_daemon_does_not_have_are_named(
+    api: ApiServer, gpus: str, found: list[str]
+) -> None:
+    _, *notes = change(api, {"gpus": gpus}, save=True).body["notes"]
+    assert [note.removeprefix("gpus: ").partition(";")[0] for note in notes] == found
+    assert saved(api) == {"gpus": gpus}
+
+
 def test_a_refused_change_is_not_saved(api: ApiServer) -> None:
     assert change(api, {"power": "200W"}, save=True).status == 200
     api.set(configure_error="poll is fixed")

@@ -61,6 +61,29 @@ def _check_counted(run: BurninRun) -> None:
         assert bool(total.errors) is (gpu["verdict"] == "FAIL")
 
 
+def test_heat_that_releases_a_gpu_fails_it_although_it_cools_down_and_ends_its_plan(
+    simulated: SimulatedHost,
+) -> None:
+    """No sample has the temperature: it ends the stressor at once."""
+    settings = ("--rearm", "200ms", "--critical-pause", "1s")
+    plan = plan_of("hot", ("long", CHECKED, "seconds = 10"))
+    run = BurninRun(simulated, plan, settings=settings)
+    with run.started() as process:
+        samples = run.folder / "samples.jsonl"
+        eventually(lambda: samples.exists() and '"work"' in samples.read_text())
+        registry = Registry(simulated.folder)
+        (gpu,) = registry.gpus()
+        registry.warm(gpu.uuid, 88)
+        eventually(lambda: run.events("stressor.stopped"))
+        registry.warm(gpu.uuid, None)
+        output = output_of(process, ExitCode.FAIL)
+    assert "88 C at most; the GPU declares 87 C" in output
+    (found,) = run.report()["gpus"]
+    assert found["coverage"][0]["complete"]
+    (interruption,) = found["interruptions"]
+    assert interruption["cause"] == "its health is critical because of its temperature"
+
+
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
     run = BurninRun(simulated, PLAN, gpus=2)
     output = run.run()

@@ -232,6 +232,7 @@ def test_a_change_of_the_workload_waits_for_its_first_stressor(
     assert "the daemon occupies GPU 1" in right.err
     failed = daemon.run_unchecked("session", "start", "a", "--gpus", "1", "--workload", "no:x")
     assert (failed.code, "No module named 'no'" in failed.err) == (1, True)
+    assert "\nThe session stays; `sentinel session stop a` ends it." in failed.err
     daemon.run("session", "stop", "a")
     monkeypatch.chdir(tmp_path)
     assert "it occupies GPU" in daemon.run("restart")

@@ -116,6 +116,16 @@ def test_a_fault_of_the_settings_or_of_the_command_drains_no_node(
     assert run_program(SCRIPTS / f"{name}.sh", env=variables).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["prolog", "epilog", "healthcheck"])
+def test_the_command_may_be_a_name_in_path(name: str, tmp_path: Path) -> None:
+    write_script(tmp_path / "sentinel-of-here", f"echo $* >{tmp_path}/called")
+    settings = tmp_path / "slurm.env"
+    settings.write_text(f"PATH={tmp_path}:$PATH\nSENTINEL=sentinel-of-here\n")
+    environment = {"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7"}
+    assert run_program(SCRIPTS / f"{name}.sh", env=environment).returncode == 0
+    assert (tmp_path / "called").read_text().startswith(f"slurm {name} ")
+
+
 def test_scripts_without_their_settings_drain_no_node(tmp_path: Path) -> None:
     for name in ("prolog", "epilog", "healthcheck"):
         script = Path(shutil.copy(SCRIPTS / f"{name}.sh", tmp_path))

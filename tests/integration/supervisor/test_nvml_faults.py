@@ -167,8 +167,8 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
             assert (
                 sentinel.wait_for("gpu.handed_over", gpu=0)["processes"][0]["pid"] == newcomer.pid
             )
-        unknown = [one for one in sentinel.events if one["event"] == "gpu.unknown"]
-        reasons = [one["reason"] for one in unknown if one["index"] == 1]
+        lost = [one for one in sentinel.events if one["event"] == "gpu.unknown"]
+        reasons = [one["reason"] for one in lost if one["index"] == 1]
         late = [reason for reason in reasons if reason.startswith("not read for")]
         assert reasons == late, "a busy host may start a probe late; the other GPU is not lost"
         assert sentinel.names(1).count("stressor.stopped") <= len(late)

@@ -51,6 +51,7 @@ def series(value: Callable[[float], float], noise: float, cycles: int = 10_000) 
         pytest.param(MEMORY, series(lambda x: 30e3 + 20 * x, 20, 300), "FAIL", id="many arenas"),
         pytest.param(COUNT, series(lambda _: 50, 3), "flat", id="count, noisy"),
         pytest.param(COUNT, series(lambda x: 50 + x // 2000, 0), "FAIL", id="one in 2,000 cycles"),
+        pytest.param(COUNT, series(lambda x: 50 + 9 * (200 < x < 280), 1, 300), "flat", id="hump"),
         pytest.param(LIMITED, series(lambda x: x / 21, 1), "bounded", id="grows to its limit"),
         pytest.param(LIMITED, series(lambda x: x / 19, 1), "FAIL", id="grows beyond its limit"),
         pytest.param(MEMORY, [], "too few samples", id="nothing measured"),

@@ -107,6 +107,7 @@ def test_a_cut_is_an_interruption_wherever_it_was(
 
 INTERRUPTED = event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0)
 UNGROUPED = event("burnin.ungrouped", 2.9, phase="one", reason="GPU 0 left its group")
+RELEASED = event("gpu.released", 3.0, reason="its health is critical", temperature_c=88)
 NEWCOMER = event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}])
 
 
@@ -119,6 +120,8 @@ NEWCOMER = event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}])
             "a foreign process (train.py)",
         ),
         ([UNGROUPED, INTERRUPTED], "another GPU left its group"),
+        ([RELEASED, INTERRUPTED], "its health is critical"),
+        ([event("gpu.paused", 2.9), RELEASED, INTERRUPTED], "a pause"),
     ],
 )
 def test_an_interruption_names_its_cause(events: list[dict[str, Any]], cause: str) -> None:

@@ -108,7 +108,9 @@ def test_a_terminal_has_a_bar_for_each_gpu_and_lines_of_events_if_asked_for(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     text = followed(Terminal(), tmp_path, monkeypatch, verbose=verbose)
-    assert re.search(r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left, 1 WRONG, 61 C, 690 W", text)
+    assert re.search(
+        r"GPU 0  3/12 fp16 [━╸]+ +56% over 3 min 20 s left, 1 WRONG, 61 C, 690 W", text
+    )
     assert re.search(r"GPU 1  done +━+ 100% 1 WRONG, 61 C, 690 W", text)
     assert ("phase       3 of 12: fp16" in text) is verbose, "the line of the event"
     assert ("-v prints a line for each event" in text) is not verbose
@@ -118,14 +120,15 @@ def test_a_terminal_has_a_bar_for_each_gpu_and_lines_of_events_if_asked_for(
 @pytest.mark.parametrize(
     ("width", "changes", "shown"),
     [
-        (80, {}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left, 1 WRONG$"),
+        (80, {}, r"GPU 0  3/12 fp16 [━╸]+ +56% over 3 min 20 s left, 1 WRONG$"),
         (80, {"errors": 0}, r" left, 12,345 checked$"),
-        (50, {"errors": 0}, r"GPU 0  3/12 fp16 [━╸]+ +56% 3 min 20 s left$"),
+        (50, {"errors": 0}, r"GPU 0  3/12 fp16 [━╸]+ +56% over 3 min 20 s left$"),
         (
             80,
-            {"quota_passes": 3, "passes": 1},
-            r"GPU 0  3/12 fp16 pass 2/3 [━╸]+ .* over 3 min 20 s left",
+            {"number": 12, "quota_passes": 3, "passes": 1},
+            r"GPU 0  12/12 fp16 pass 2/3 [━╸]+ .* over 3 min 20 s left",
         ),
+        (80, {"number": 12}, r"% 3 min 20 s left"),
         (
             80,
             {"waiting": "the GPU is used by python (pid 4711, ana)"},

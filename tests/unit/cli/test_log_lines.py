@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,22 @@ def line(name: str, **fields: object) -> str:
         Event(name=name, at=0.0, gpu=GPU.uuid, fields=fields)
     )
     return stream.getvalue().rstrip("\n")
+
+
+def test_a_terminal_gets_lines_that_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    fields = {"reason": "not read for 5 s while its driver is asked for the memory"}
+    for colour in (False, True):
+        stream = Terminal()
+        text_lines(stream, {}, colour=colour)(Event(name="gpu.unknown", at=0.0, fields=fields))
+        lines = re.sub(r"\x1b\[\d*m", "", stream.getvalue()).splitlines()
+        assert max(map(len, lines)) <= 60
+        assert ("\x1b[" in stream.getvalue()) == colour
+        assert " ".join(map(str.strip, lines)).endswith(fields["reason"])
 
 
 def test_the_identity_is_shown_only_where_processes_may_be_hidden() -> None:

@@ -289,6 +289,7 @@ def test_a_critical_gpu_is_released_and_occupied_again_after_recovery() -> None:
     world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     (released,) = world.events("gpu.released")
     assert "critical" in str(released.fields["reason"])
+    assert released.fields["temperature_c"] == 90
     world.at(0).temperature = 40
     hot_until = world.events("gpu.health_changed")[-1].at + 10.0
     world.run(lambda: isinstance(world.gpu_state().stressor, Running))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,6 +32,7 @@ from sentinel.fleet.job_gpus import (
     reserve_for_job,
 )
 from sentinel.protocol.api_types import GpuStatus, Holder, ReservationInfo
+from tests.harness.isolation import STRANGER
 from tests.harness.programs import started_program, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -45,6 +48,7 @@ class FakeDaemon:
     def __init__(self, *busy: str) -> None:
         self.busy = set(busy)
         self.kept: dict[str, ReservationInfo] = {}
+        self.ends: dict[str, float] = {}
 
     def reserve(
         self, gpus: list[str], *, reason: str, seconds: float | None = None, wait: float = 0.0
@@ -55,6 +59,8 @@ class FakeDaemon:
         if busy := taken.intersection(gpus):
             raise ConflictError(f"{sorted(busy)} are in use")
         self.add(reason, *gpus)
+        if seconds is not None:
+            self.ends[max(self.kept)] = time.monotonic() + seconds
 
     def add(self, reason: str, *gpus: str, uid: int | None = None) -> None:
         """Add a reservation."""
@@ -73,6 +79,9 @@ class FakeDaemon:
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
         """List the reservations."""
+        for name, end in self.ends.items():
+            if time.monotonic() >= end:
+                self.kept.pop(name, None)
         return tuple(self.kept.values())
 
     @property
@@ -103,6 +112,13 @@ def test_a_reservation_lasts_from_the_prolog_to_the_epilog(tmp_path: Path) -> No
     assert daemon.shown == []
 
 
+def test_an_id_that_a_controller_without_state_gives_again_has_the_new_gpus(tmp_path: Path) -> None:
+    daemon = FakeDaemon()
+    reserve(daemon, tmp_path, "7", "A")
+    reserve(daemon, tmp_path, "7", "B")
+    assert daemon.shown == [("Slurm job 7", ("B",))]
+
+
 def test_a_shared_gpu_is_free_until_its_last_job_ends(tmp_path: Path) -> None:
     daemon = FakeDaemon()
     reserve(daemon, tmp_path, "7", "A")
@@ -111,6 +127,19 @@ def test_a_shared_gpu_is_free_until_its_last_job_ends(tmp_path: Path) -> None:
     assert daemon.shown == [("Slurm job 7", ("A",)), ("Slurm job 8", ("B",))]
     release(daemon, tmp_path, "8")
     assert daemon.shown == []
+
+
+def test_a_shared_gpu_is_free_for_as_long_as_its_last_job_may_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, files, now = FakeDaemon(), JobFiles(path=tmp_path), time.monotonic()
+    for job, seconds in (("7", 0), ("8", 40)):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        reserve(daemon, tmp_path, job, "A")
+    for seconds, shown in ((90, [("Slurm job 7", ("A",))]), (110, [])):
+        monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
+        end_unused(cast("Client", daemon), files)
+        assert daemon.shown == shown
 
 
 def test_jobs_that_share_a_gpu_and_start_together_do_not_wait_for_each_other(
@@ -159,6 +188,24 @@ def test_what_an_epilog_left_ends_later_and_what_is_not_ours_stays(tmp_path: Pat
     assert not list(tmp_path.glob("*.job"))
 
 
+@pytest.mark.parametrize("function", ["sentinel.fleet.job_gpus.read_regular", "os.scandir"])
+def test_what_cannot_be_read_now_ends_no_reservation(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    daemon = FakeDaemon()
+    reserve(daemon, tmp_path, "7", "A")
+    with monkeypatch.context() as patch:
+        patch.setattr(function, fail)
+        assert reserve(daemon, tmp_path, "8", "A", "B") == []
+        release(daemon, tmp_path, "8")
+    assert daemon.shown == [("Slurm job 7", ("A",)), ("Slurm job 8", ("B",))]
+    end_unused(cast("Client", daemon), JobFiles(path=tmp_path))
+    assert daemon.shown == [("Slurm job 7", ("A",))]
+
+
 @pytest.fixture
 def three_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     """Reserve a GPU for each of three jobs whose epilog never runs; Slurm's commands are faked."""
@@ -186,6 +233,18 @@ def test_a_job_without_steps_that_slurm_does_not_have_here_is_over(
         eventually(lambda: title.encode() in Path(f"/proc/{step.pid}/cmdline").read_bytes())
         assert lost(three_jobs, tmp_path) == [("B",), ("C",)]
     assert lost(three_jobs, tmp_path) == [("B",)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_a_title_that_another_user_has_chosen_keeps_no_reservation(
+    tmp_path: Path, three_jobs: FakeDaemon
+) -> None:
+    write_script(tmp_path / "squeue", "true")
+    title = "slurmstepd: [9.batch]"
+    sleep = shutil.which("sleep")
+    with started_program(title, "600", executable=sleep, user=STRANGER) as process:
+        eventually(lambda: title.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        assert lost(three_jobs, tmp_path) == []
 
 
 def test_without_an_answer_of_slurm_no_job_is_over(tmp_path: Path, three_jobs: FakeDaemon) -> None:
