@@ -28,9 +28,9 @@ from tests.harness.timing import TIMEOUT_S
 _PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 #: What the tests need beside: keys, and the mounts of a container.
 _TOOLS = ("openssl", "ip", "unshare", "nsenter", "setpriv")
-#: Of the API server, for DeviceTaintRules. With them, the scheduler of MicroShift's copy of 1.36.2
-#: ends by a panic at a rule: it takes v1beta2 for v1alpha3.
-_GATES = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true"
+#: Of the API server, for DeviceTaintRules. Of the scheduler only where a test needs their effect:
+#: that of MicroShift's copy of 1.36.2 ends by a panic at a rule, which it takes for v1alpha3.
+TAINT_GATES = "--feature-gates=DRADeviceTaints=true,DRADeviceTaintRules=true"
 #: The users of the control plane and their groups; the token of each is its name.
 _USERS = {
     "admin": "system:masters",
@@ -95,6 +95,7 @@ class ControlPlane:
         self.folder = folder
         self.kubeconfig = folder / "admin.json"
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._scheduler: subprocess.Popen[bytes] | None = None
         self._port, self._etcd, self._peers = _free_ports(3)
 
     def up(self) -> None:
@@ -110,9 +111,7 @@ class ControlPlane:
             self._write_config(name)
         self._start_server()
         self.start_controllers()
-        scheduler = self._config("system:kube-scheduler")
-        alone = ("--leader-elect=false", "--secure-port=0")
-        self._spawn("kube-scheduler", f"--kubeconfig={scheduler}", *alone)
+        self.start_scheduler()
         # The controllers make it, and no pod starts without it.
         eventually(lambda: self.exists("/api/v1/namespaces/default/serviceaccounts/default"))
 
@@ -137,7 +136,11 @@ class ControlPlane:
             f"--service-account-signing-key-file={self.folder}/sa.key",
             "--service-cluster-ip-range=10.0.0.0/24",
             *("--authorization-mode=Node,RBAC", f"--token-auth-file={self.folder}/tokens.csv"),
-            *("--allow-privileged=true", "--runtime-config=resource.k8s.io/v1beta2=true", _GATES),
+            *(
+                "--allow-privileged=true",
+                "--runtime-config=resource.k8s.io/v1beta2=true",
+                TAINT_GATES,
+            ),
         )
         eventually(lambda: self.exists("/readyz"))
 
@@ -152,6 +155,16 @@ class ControlPlane:
             "--node-monitor-grace-period=24h",
             *("--use-service-account-credentials", "--leader-elect=false", "--secure-port=0"),
         )
+
+    def start_scheduler(self, *flags: str) -> subprocess.Popen[bytes]:
+        """Start the scheduler, and end an earlier one."""
+        if self._scheduler is not None:
+            self._scheduler.kill()
+            self._scheduler.wait(TIMEOUT_S)
+        config = f"--kubeconfig={self._config('system:kube-scheduler')}"
+        alone = ("--leader-elect=false", "--secure-port=0")
+        self._scheduler = self._spawn("kube-scheduler", config, *alone, *flags)
+        return self._scheduler
 
     def _config(self, user: str) -> Path:
         return self.folder / f"{user.replace(':', '-')}.json"
@@ -169,13 +182,14 @@ class ControlPlane:
         }
         self._config(user).write_text(json.dumps(config))
 
-    def _spawn(self, name: str, *words: str) -> None:
+    def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as file:
             command = ["setpriv", "--pdeathsig", "KILL", str(find_program(name)), *words]
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
         self._processes.append(process)
+        return process
 
     @property
     def environment(self) -> dict[str, str]:

@@ -18,12 +18,14 @@ failed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -138,18 +140,30 @@ def newest_verdicts(pods: Iterable[dict[str, Any]]) -> dict[str, tuple[str, str]
     return found
 
 
-def _summaries(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the end and the GPUs of each pod that has ended with a summary."""
+def _summaries(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[float, list[dict[str, Any]]]]:
+    """Yield the end and the GPUs of the run of each pod that has ended with a summary.
+
+    A pod that follows one whose node was lost repeats the verdict of a run that ended before. Only
+    if the end of a run is not known, that of its pod counts.
+    """
     for pod in pods:
         for container in pod.get("status", {}).get("containerStatuses") or []:
             ended = (container.get("state") or {}).get("terminated") or {}
-            gpus = _gpus(ended.get("message", ""))
-            if gpus is not None:
-                yield str(ended.get("finishedAt", "")), gpus
+            summary = _summary(ended.get("message", ""))
+            if summary is not None:
+                yield _time(summary[0], ended.get("finishedAt")), summary[1]
 
 
-def _gpus(message: str) -> list[dict[str, Any]] | None:
-    """Read the GPUs of a summary; None for the end of a log, nothing, or another shape."""
+def _time(*texts: str | None) -> float:
+    """Read the first time that is known, in seconds since 1970; otherwise 0."""
+    for text in texts:
+        with contextlib.suppress(TypeError, ValueError):
+            return datetime.fromisoformat(text or "").timestamp()
+    return 0.0
+
+
+def _summary(message: str) -> tuple[Any, list[dict[str, Any]]] | None:
+    """Read the end and the GPUs of a summary; None for the end of a log, or another shape."""
     try:
         summary = json.loads(message)
         if summary["schema_version"] != 1:
@@ -157,7 +171,8 @@ def _gpus(message: str) -> list[dict[str, Any]] | None:
         gpus: list[dict[str, Any]] = [dict(gpu) for gpu in summary["gpus"]]
     except (ValueError, LookupError, TypeError):
         return None
-    return gpus if all({"uuid", "verdict"} <= gpu.keys() for gpu in gpus) else None
+    shaped = all({"uuid", "verdict"} <= gpu.keys() for gpu in gpus)
+    return (summary.get("ended"), gpus) if shaped else None
 
 
 def devices(slices: Iterable[dict[str, Any]]) -> dict[Device, str]:

@@ -44,8 +44,13 @@ def run(cluster: FakeKubernetes, *words: str) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
-def pod(message: str, finished: str = "2026-11-23T12:00:00Z") -> dict[str, Any]:
-    """Build a pod of an acceptance Job that has ended."""
+NOON = "2026-11-23T12:00:00Z"
+
+
+def pod(message: str, finished: str = NOON, run: str | None = "") -> dict[str, Any]:
+    """Build a pod of an acceptance Job that has ended, by default when its run has."""
+    ended_run = json.dumps(finished if run == "" else run)
+    message = re.sub(r'"ended":(null|"[^"]*")', f'"ended":{ended_run}', message)
     ended = {"exitCode": 1, "finishedAt": finished, "message": message}
     return {
         "apiVersion": "v1",
@@ -156,6 +161,21 @@ def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
     assert run(cluster, "--apply")[1] == {"apply": [], "delete": [name]}
     assert cluster.objects[RULES] == [foreign]
     assert [write[0] for write in cluster.writes] == ["DELETE"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "rules"),
+    [("2026-11-23T14:00:00+02:30", 0), ("2026-11-23T11:00:00-02:30", 1), (None, 1)],
+)
+def test_the_newest_verdict_is_that_of_the_run_that_ended_last(
+    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path, ended: str | None, rules: int
+) -> None:
+    cluster.objects[SLICES] = [resource_slice(uuids(report))]
+    passed = report_of(RUNS["PASS"], tmp_path / "passed")
+    # A second pod repeats what the first one found, whose node was lost.
+    again = pod(verdict_summary(report), "2026-11-23T15:00:00Z", ended)
+    cluster.objects[PODS] = [again, pod(verdict_summary(passed))]
+    assert len(run(cluster)[1]["apply"]) == rules
 
 
 def test_a_gpu_without_a_device_is_named(cluster: FakeKubernetes, report: dict[str, Any]) -> None:

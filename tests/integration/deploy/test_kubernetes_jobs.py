@@ -10,6 +10,7 @@ import pytest
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import plan_of
 from tests.harness.control_plane import (
+    TAINT_GATES,
     ControlPlane,
     find_program,
     needs_control_plane,
@@ -148,6 +149,64 @@ def publish_devices(plane: ControlPlane, node: Node) -> None:
         "/apis/resource.k8s.io/v1/resourceslices",
         {"metadata": {"name": f"{node.name}-gpus"}, "spec": spec},
     )
+
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/sentinel/resourceclaims"
+CLAIM = """\
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: device.driver == "gpu.nvidia.com"}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: one, namespace: sentinel}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: job, namespace: sentinel, labels: {app.kubernetes.io/name: job}}
+spec:
+  automountServiceAccountToken: false
+  nodeSelector: {kubernetes.io/hostname: NODE}
+  restartPolicy: Never
+  resourceClaims: [{name: gpu, resourceClaimName: one}]
+  containers:
+    - {name: job, image: job, command: ["true"], resources: {claims: [{name: gpu}]}}
+"""
+
+
+def test_a_claim_gets_a_faulty_gpu_only_after_it_has_passed(
+    taints: ControlPlane, cluster: Kubelets, site: Site
+) -> None:
+    plane, node = taints, cluster.add("claimed", gpus=range(4, 5))
+    publish_devices(plane, node)
+    give_plan(node, "faulty")
+    site.with_plan().accept()
+    eventually(lambda: ended(plane) == {node.name: ["Failed"]})
+    assert site.tainted() == {f"sentinel-{uuid.lower()}" for uuid in node.uuids()}
+    scheduler = plane.start_scheduler(TAINT_GATES)
+    try:
+        plane.kubectl("apply", "-f", "-", input=CLAIM.replace("NODE", node.name))
+
+        def refused() -> bool:
+            (pod,) = pods(plane, app="job")
+            said = [one.get("message", "") for one in pod["status"].get("conditions", [])]
+            return "cannot allocate all claims" in str(said)
+
+        eventually(lambda: scheduler.poll() is not None or refused())
+        if scheduler.poll() is not None:
+            pytest.skip("this kube-scheduler ends at a DeviceTaintRule")
+        plane.kubectl("-n", "sentinel", "delete", "jobs", "--all")
+        give_plan(node, "checks_results")
+        site.accept()
+        eventually(lambda: ended(plane) == {node.name: ["Complete"]})
+        assert "allocation" not in plane.get(CLAIMS)["items"][0].get("status", {})
+        assert site.tainted() == set()
+        eventually(lambda: "allocation" in plane.get(CLAIMS)["items"][0].get("status", {}))
+    finally:
+        plane.start_scheduler()
+        plane.kubectl("-n", "sentinel", "delete", "resourceclaims", "--all", "--wait=false")
 
 
 def condition(plane: ControlPlane, node: Node) -> str:
