@@ -171,8 +171,9 @@ class NodeReport:
 
     @property
     def status(self) -> Status:
-        """The status of the node: not tested if a GPU was not tested and none failed."""
-        found = {gpu.status for gpu in self.gpus} | ({worst(self.node)} - {Status.NOT_TESTED})
+        """The status of the node: not tested if a GPU was not tested, or none is there."""
+        found = {gpu.status for gpu in self.gpus} or {Status.NOT_TESTED}
+        found |= {worst(self.node)} - {Status.NOT_TESTED}
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
         return next((status for status in order if status in found), Status.NOT_TESTED)
 

@@ -32,6 +32,8 @@ FAULTY_NODE = judged(
 )
 UNTESTED = judged(BLIND)
 EMPTY = judged()
+#: Neither NVML nor the PCI bus has a GPU.
+GONE = judge_node((), Thresholds(), pci_devices=())
 NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 200)
 
 
@@ -49,6 +51,7 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
         ),
         (UNTESTED, 3, 3, 2, "GPU UNKNOWN - GPU 2: no permission at / all | gpus=1 "),
         (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
+        (GONE, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (NO_DRIVER, 2, 3, 2, "GPU UNKNOWN - there is no driver / here xxx"),
     ],
 )
