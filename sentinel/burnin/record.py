@@ -17,6 +17,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.stressor import LinkPart
 
 #: The names of the samples: readings, and the work of an interval.
 TELEMETRY, WORK = "telemetry", "work"
@@ -175,9 +176,12 @@ class PhaseRecord:
     def link_rates(self) -> dict[str, list[float]]:
         """Select the rates of each link, in bytes a second, by the name of the measurement."""
         found: dict[str, list[float]] = {}
+        # Fewer GPUs sum faster: of a group that began again without some, no rate counts.
+        largest = max((sample.values["size"] for sample in self.links), default=0)
         for sample in self.links:
             part, peer, rate = (sample.values[name] for name in ("part", "peer", "rate"))
-            if rate is not None:
+            smaller = part == LinkPart.ALL_REDUCE and sample.values["size"] < largest
+            if rate is not None and not smaller:
                 which = part if peer is None else f"{part}_{peer}"
                 found.setdefault(f"{which}_bytes_per_s", []).append(float(rate))
         return found

@@ -184,11 +184,15 @@ def test_a_probe_that_was_replaced_names_no_gpu() -> None:
 
 
 def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
-    values = {"part": "host_to_device", "peer": None, "rate": 55.3e9}
-    sample = {"event": "link", "gpu": "G", "at": 5.0, **values}
-    found = record(*BEGUN, samples=(sample,))
-    assert [len(phase.links) for phase in found.phases] == [0, 1, 0]
-    assert found.phases[1].link_rates() == {"host_to_device_bytes_per_s": [55.3e9]}
+    whole, rest = ({"part": "all_reduce", "size": size, "rate": 9e9 / size} for size in (4, 3))
+    values = ({"part": "host_to_device", "size": 4, "rate": 55.3e9}, whole, rest)
+    samples = ({"event": "link", "gpu": "G", "at": 5.0, "peer": None, **one} for one in values)
+    found = record(*BEGUN, samples=tuple(samples))
+    assert [len(phase.links) for phase in found.phases] == [0, 3, 0]
+    assert found.phases[1].link_rates() == {
+        "host_to_device_bytes_per_s": [55.3e9],
+        "all_reduce_bytes_per_s": [2.25e9],  # that of fewer GPUs is another one
+    }
 
 
 def test_the_samples_of_a_run_become_checksums() -> None:
