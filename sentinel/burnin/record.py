@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from sentinel.burnin.xids import NO_DETAILS, XidEvent, is_of, joined, missed
@@ -244,6 +245,8 @@ class GpuRecord:
     dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
     ended: str | None = ""
+    #: The times after that in which a daemon did other work on it.
+    elsewhere: list[tuple[float, float]] = field(default_factory=list)
 
     def named(self, *names: str) -> list[Mapping[str, Any]]:
         """Select events by name."""
@@ -319,16 +322,12 @@ class GpuRecord:
                 yield phase, first, last
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return the times of its stressors by their events, also before and after their samples.
-
-        Not of those of another workload that a daemon starts once the plan is done.
-        """
+        """Return the times of its stressors by their events, which samples do not cover."""
         found = []
-        first, over = None, False
+        first = None
         for event in self.events:
             name, at = event["event"], float(event["at"])
-            over = name == "burnin.ended" or (over and name != "burnin.phase_started")
-            if name == "stressor.starting" and not over:
+            if name == "stressor.starting":
                 first = at
             elif name in _ENDS and first is not None:
                 found.append((first, at))
@@ -358,11 +357,13 @@ def load(
         if event["event"] == STARTED:
             parts += 1
             for record in records.values():
-                _take_resumption(record)
+                _take_resumption(record, float(event["at"]))
         _add_gpus(records, event, plan)
         if event.get("gpu") is not None:
-            _take_event(records[event["gpu"]], event)
-            records[event["gpu"]].nvml_xids += _xids_of(event)
+            record = records[event["gpu"]]
+            record.nvml_xids += _xids_of(event)
+            if not _is_elsewhere(record, event):
+                _take_event(record, event)
     logged: list[XidEvent] = []
     closed = False
     for sample in samples:
@@ -388,6 +389,18 @@ def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Pla
         if uuid not in records:
             phases = [PhaseRecord(phase=phase) for phase in plan.phases]
             records[uuid] = GpuRecord(uuid=uuid, index=index, phases=phases)
+
+
+def _is_elsewhere(record: GpuRecord, event: Mapping[str, Any]) -> bool:
+    """Check whether an event is of other work of a daemon on a GPU that is done."""
+    at = float(event["at"])
+    if record.elsewhere and at <= record.elsewhere[-1][1]:
+        return True
+    began = event["event"] in {"burnin.phase_started", "stressor.starting"}
+    if began and record.ended != "":
+        record.elsewhere.append((at, inf))
+        return True
+    return False
 
 
 def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
@@ -438,7 +451,7 @@ def _xids_of(event: Mapping[str, Any]) -> list[XidEvent]:
     return [xid]
 
 
-def _take_resumption(record: GpuRecord) -> None:
+def _take_resumption(record: GpuRecord, at: float) -> None:
     """Add the cut before a resumption as an interruption, and end what a kill has left open."""
     unfinished = record.unfinished
     if unfinished is None or not record.events:
@@ -452,6 +465,8 @@ def _take_resumption(record: GpuRecord) -> None:
     )
     record.interruptions.append(interruption)
     record.ended = ""
+    if record.elsewhere:
+        record.elsewhere[-1] = (record.elsewhere[-1][0], at)
     for phase in record.phases:
         _end_stretch(phase, last)
         if phase.spans and phase.spans[-1][1] is None:
@@ -516,6 +531,8 @@ def _names(event: Mapping[str, Any]) -> str:
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
+    if any(first <= at <= last for first, last in record.elsewhere):
+        return
     record.sampled_s += float(sample["seconds"]) if sample["event"] == WORK else 0.0
     if sample["event"] == WATCHED:
         record.xids_watched.append((sample["first"], sample["last"]))

@@ -183,7 +183,6 @@ STARTED = ({"event": "stressor.starting"},)
 #: Between two samples, or after the last one.
 HEATED = {"event": "gpu.health_changed", "at": 2.0, "temperature_c": 88}
 STOPPED = {"event": "stressor.stopped", "at": 2.0}
-ENDED = {"event": "burnin.ended"}
 UNKILLABLE = {"event": "stressor.unkillable", "pid": 7}
 STUCK = {"event": "stressor.failed", "kind": "stuck", "reason": "longer than a lease"}
 LOST = "it is lost, or hangs: it fell off the bus"
@@ -229,7 +228,6 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("temperature.gpu", Run(events=(RELEASED,)), FAIL),
     ("temperature.gpu", Run(events=(*STARTED, HEATED, STOPPED)), FAIL),
     ("temperature.gpu", Run(events=(*STARTED, {**STOPPED, "at": 1.5}, HEATED)), PASS),
-    ("temperature.gpu", Run(events=(ENDED, *STARTED, HEATED, STOPPED)), PASS),
     ("clocks.hardware_slowdown", Run(read={"reasons": ("hw_power_brake_slowdown",)}), WARN),
     ("clocks.hardware_slowdown", Run(read={"reasons": ("hw_slowdown",)}), PASS),
     ("clocks.hardware_slowdown", Run(after={"reasons": ("hw_slowdown",)}), WARN),

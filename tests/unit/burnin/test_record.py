@@ -69,6 +69,38 @@ def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
     assert [s.at for s in three.reports] == [8.0]
 
 
+@pytest.mark.parametrize("first", ["burnin.phase_started", "stressor.starting"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_a_daemon_does_with_a_gpu_that_is_done_is_not_of_the_run(
+    first: str, *, resumed: bool
+) -> None:
+    """It may have a plan of its own, with phases of the same names, and any workload."""
+    wrong = event("stressor.mismatch", 21.0, errors=1)
+    selftest = {"event": "selftest", "gpu": "G", "dtype": "bf16"}
+    more = (
+        ({**STARTED, "at": 29.0}, event("burnin.phase_started", 30.0, phase="two"))
+        if resumed
+        else ()
+    )
+    found = record(
+        *BEGUN[:3],
+        event("burnin.ended", 5.0, reason="an error was found" if resumed else None),
+        event("stressor.stopped", 6.0),
+        event(first, 20.0, phase="one"),
+        wrong,
+        event("stressor.starting", 21.5),
+        event("burnin.phase_ended", 22.0, phase="one", seconds=1.0),
+        event("gpu.xid", 23.0, xid=79, reported_at=23.0, repeats=0, last_at=None),
+        *more,
+        samples=tuple({**selftest, "at": at} for at in (3.0, 21.0, 31.0)),
+    )
+    assert found.phases[0].done == 2.0
+    assert found.named("stressor.stopped")
+    assert not found.named("stressor.mismatch")
+    assert [one.at for one in found.selftests] == ([3.0, 31.0] if resumed else [3.0])
+    assert [xid.number for xid in found.nvml_xids] == [79], "it is of the GPU"
+
+
 def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     sample = {"event": "work", "gpu": "G", "at": 25.0, "seconds": 1.0, "flops": 1.0}
     found = record(
