@@ -47,7 +47,7 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
     maximum = read(evidence.now, declared)
     highest = max(evidence.samples(field) or [read(evidence.now, field)])
     left = round(maximum - highest, 4)
-    text = f"{highest:g} C at most; the GPU declares {maximum} C ({declared})"
+    text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
     return by_limits(left, limits, text)
 
 

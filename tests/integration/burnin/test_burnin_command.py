@@ -77,7 +77,7 @@ def test_heat_that_releases_a_gpu_fails_it_although_it_cools_down_and_ends_its_p
         eventually(lambda: run.events("stressor.stopped"))
         registry.warm(gpu.uuid, None)
         output = output_of(process, ExitCode.FAIL)
-    assert "88 C at most; the GPU declares 87 C" in output
+    assert "it reached 88 C; the GPU declares 87 C" in output
     (found,) = run.report()["gpus"]
     assert found["coverage"][0]["complete"]
     (interruption,) = found["interruptions"]
