@@ -394,7 +394,7 @@ def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Pla
 def _is_elsewhere(record: GpuRecord, event: Mapping[str, Any]) -> bool:
     """Check whether an event is of other work of a daemon on a GPU that is done."""
     at = float(event["at"])
-    if record.elsewhere and at <= record.elsewhere[-1][1]:
+    if record.elsewhere and at < record.elsewhere[-1][1]:
         return True
     began = event["event"] in {"burnin.phase_started", "stressor.starting"}
     if began and record.ended != "":
@@ -531,7 +531,7 @@ def _names(event: Mapping[str, Any]) -> str:
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
-    if any(first <= at <= last for first, last in record.elsewhere):
+    if any(first <= at < last for first, last in record.elsewhere):
         return
     record.sampled_s += float(sample["seconds"]) if sample["event"] == WORK else 0.0
     if sample["event"] == WATCHED:

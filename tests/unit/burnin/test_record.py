@@ -78,7 +78,7 @@ def test_what_a_daemon_does_with_a_gpu_that_is_done_is_not_of_the_run(
     wrong = event("stressor.mismatch", 21.0, errors=1)
     selftest = {"event": "selftest", "gpu": "G", "dtype": "bf16"}
     more = (
-        ({**STARTED, "at": 29.0}, event("burnin.phase_started", 30.0, phase="two"))
+        ({**STARTED, "at": 30.0}, event("burnin.phase_started", 30.0, phase="two"))
         if resumed
         else ()
     )
@@ -95,6 +95,7 @@ def test_what_a_daemon_does_with_a_gpu_that_is_done_is_not_of_the_run(
         samples=tuple({**selftest, "at": at} for at in (3.0, 21.0, 31.0)),
     )
     assert found.phases[0].done == 2.0
+    assert len(found.phases[1].spans) == resumed
     assert found.named("stressor.stopped")
     assert not found.named("stressor.mismatch")
     assert [one.at for one in found.selftests] == ([3.0, 31.0] if resumed else [3.0])
