@@ -11,6 +11,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
@@ -221,7 +222,8 @@ class GpuActions(App[None]):
 
     def on_gpu_actions_call(self, message: GpuActions.Call) -> None:
         """Do what another thread asked for."""
-        message.act()
+        with contextlib.suppress(NoMatches):  # at the end, the screen is gone before the messages
+            message.act()
 
 
 def _check_duration_or_empty(text: str) -> None:

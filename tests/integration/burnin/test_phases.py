@@ -161,7 +161,8 @@ def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
 
 
 def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, PLAN, gpus=2)
+    # So long that the newcomer comes within the phase, also on a busy host.
+    run = BurninRun(simulated, PLAN.replace("seconds = 3", "seconds = 15"), gpus=2)
     with run.started() as process:
         eventually(lambda: len(run.events("burnin.grouped")) == 2)
         eventually(lambda: len(run.events("stressor.ready")) == 4)

@@ -131,6 +131,15 @@ def test_nothing_is_wider_than_the_screen(
     drive(daemon, script, size)
 
 
+def test_what_arrives_after_the_screen_is_gone_ends_no_command(daemon: StubDaemon) -> None:
+    async def script(app: Live, pilot: Pilot[None]) -> None:
+        await app.screen.remove_children()
+        app.post(app.add_events, [])
+        await pilot.pause()
+
+    drive(daemon, script)
+
+
 def test_events_and_hand_overs_are_those_of_the_daemon(daemon: StubDaemon) -> None:
     async def script(app: Live, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "handed over" in text(app, "events-text"))

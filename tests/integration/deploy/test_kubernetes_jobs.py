@@ -107,6 +107,8 @@ def test_an_evicted_burn_in_is_incomplete_and_the_next_pod_goes_on(
         plane.request("POST", f"{PODS}/{name}/eviction", eviction)
         message = node.folder / "pods" / pod["metadata"]["uid"] / "burnin" / "message"
         eventually(message.read_text)
+        begun = events_of(node).count('"stressor.ready"')
+    eventually(lambda: events_of(node).count('"stressor.ready"') > begun)
     eventually(lambda: ended(plane) == {node.name: ["Complete"]})
     assert json.loads(message.read_text())["verdict"] == "INCOMPLETE"
     (job,) = plane.get(JOBS)["items"]

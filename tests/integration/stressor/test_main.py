@@ -101,7 +101,7 @@ def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
     before, began = cpu_seconds(child.pid), time.monotonic()
     progress = [child.wait_for(Progress) for _ in range(2)]
     load = (cpu_seconds(child.pid) - before) / (time.monotonic() - began)
-    assert load < 0.08 * MACHINE_SLOWNESS, f"a simulated GPU takes {load:.0%} of a core"
+    assert load < 0.25 * MACHINE_SLOWNESS, f"a simulated GPU takes {load:.0%} of a core"
     for message in progress:
         assert message.seconds >= 1.0
         assert message.iterations > 0
