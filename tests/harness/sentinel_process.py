@@ -182,11 +182,11 @@ def run_sentinel(
         assert not remaining, f"still running: {remaining}"
 
 
-def eventually(condition: Callable[[], object]) -> None:
+def eventually(condition: Callable[[], object], limit_s: float = TIMEOUT_S) -> None:
     """Wait until a condition holds; check it often at first, and less often later."""
-    deadline, pause = time.monotonic() + TIMEOUT_S, 0.01
+    deadline, pause = time.monotonic() + limit_s, 0.01
     while not condition():
-        assert time.monotonic() < deadline, f"the condition did not hold within {TIMEOUT_S:.0f} s"
+        assert time.monotonic() < deadline, f"the condition did not hold within {limit_s:.0f} s"
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)
 

@@ -21,6 +21,7 @@ from tests.harness.node_daemon import (
 from tests.harness.programs import write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch"), needs_slurm]
 
@@ -64,7 +65,8 @@ class Jobs:
 
     def wait_until_free(self, node: str) -> None:
         """Wait until the GPU of a node is not reserved."""
-        eventually(lambda: not self.reserved(node))
+        # Several health checks, of which there is one every 25 s, may have to see the end.
+        eventually(lambda: not self.reserved(node), 4 * TIMEOUT_S)
 
     def reserved(self, node: str) -> bool:
         """Whether the GPU of a node is reserved."""
