@@ -161,11 +161,12 @@ class DaemonSettings:
             for key in changes
             if _is_fixed(key)
         ]
-        try:
-            select_gpus([changes.get("gpus") or "all"], self._views.known())
-        except NoSuchGpuError as error:  # the host may have more GPUs than the daemon
-            why = "if the host has none either, the next start fails"
-            notes.append(f"gpus: {error.what} among the daemon's; {why}.")
+        if selector := changes.get("gpus"):
+            try:
+                select_gpus([selector], self._views.known())
+            except NoSuchGpuError as error:  # the host may have more GPUs than the daemon
+                why = "if the host has none either, the next start fails"
+                notes.append(f"gpus: {error.what} among the daemon's; {why}.")
         return Settings(
             text=reply.text,
             gpus=gpus,

@@ -504,16 +504,16 @@ def _interrupt(record: GpuRecord, phase: PhaseRecord, at: float, stretch_s: floa
 
 def _cause(record: GpuRecord, at: float) -> str:
     """Name what ended a stretch: the last event that says so, else the reason of a release."""
-    released = "the run was stopped"
+    released = None
     for event in reversed(record.events):
         if at - float(event["at"]) > _CAUSED_WITHIN_S:
             break
         cause = INTERRUPTIONS.get(event["event"])
         if cause is not None:
             return cause + _names(event)
-        if event["event"] == "gpu.released":
-            released = event["reason"]
-    return released
+        if released is None and event["event"] == "gpu.released":
+            released = str(event["reason"])
+    return released or "the run was stopped"
 
 
 def _name_newcomer(record: GpuRecord, event: Mapping[str, Any]) -> None:

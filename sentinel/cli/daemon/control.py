@@ -170,12 +170,16 @@ def set_(
 
 
 def _change_settings(
-    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float, *stays: str
+    client: Client,
+    change: Callable[[], T],
+    keys: Iterable[str],
+    wait: float,
+    stays: str = "The change stays.",
 ) -> tuple[T, FirstStressor]:
     """Change settings; wait for the first stressor if the workload is one of them."""
     from sentinel.cli.daemon.start import change_workload  # slow to import
 
-    return change_workload(client, change, wait if "workload" in keys else 0, *stays)
+    return change_workload(client, change, wait if "workload" in keys else 0, stays)
 
 
 def _without_effect(client: Client, keys: Iterable[str]) -> tuple[str, ...]:

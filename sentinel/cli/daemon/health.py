@@ -267,9 +267,8 @@ def _of_the_host(cards: Sequence[_Card], simulated: Path | None) -> list[_Card]:
     for gpu in found.counters:
         uuid = gpu.uuid or f"lost: {gpu.lost}"
         card = _Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
-        stored = known.get(uuid, card)
-        stored = replace(stored, index=gpu.index, serial=gpu.serial, present=True)
-        here.append(replace(stored, lost=gpu.lost))
+        card = known.get(uuid, card)
+        here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=gpu.lost))
     return here
 
 

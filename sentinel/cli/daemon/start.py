@@ -126,7 +126,7 @@ def wait_for_stressor(
 
 
 def change_workload(
-    client: Client, change: Callable[[], T], wait: float, stays: str = "The change stays."
+    client: Client, change: Callable[[], T], wait: float, stays: str
 ) -> tuple[T, FirstStressor]:
     """Change settings, and wait for the first stressor that has another workload then.
 

@@ -111,15 +111,20 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     assert len(report["run"]["resumed"]) == 1
 
 
+def delete_begun(acceptance: Acceptance, daemon: Daemon) -> None:
+    """Start an acceptance beside a daemon, and end its pod once its burn-in has begun."""
+    with acceptance.started() as process:
+        eventually(lambda: daemon.client.status().daemon.burnin is not None)
+        process.terminate()
+        output_of(process, ExitCode.INCOMPLETE)
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_an_evicted_acceptance_beside_a_daemon_has_the_daemon_end_it(daemon: Daemon) -> None:
     daemon.start(2)
     acceptance = Acceptance(daemon.host, "checks_results", seconds=3000)
-    with acceptance.started() as process:
-        eventually(lambda: daemon.client.status().daemon.burnin is not None)
-        process.terminate()
-        output_of(process, ExitCode.INCOMPLETE)
+    delete_begun(acceptance, daemon)
     assert acceptance.summary()["verdict"] == "INCOMPLETE"
     eventually(lambda: daemon.client.status().daemon.burnin is None)
 
@@ -131,10 +136,7 @@ def test_a_deleted_acceptance_that_has_not_gone_on_leaves_the_run_of_another_one
 ) -> None:
     daemon.start(2)
     acceptance = Acceptance(daemon.host, "checks_results", seconds=3000)
-    with acceptance.started() as process:
-        eventually(lambda: daemon.client.status().daemon.burnin is not None)
-        process.terminate()
-        output_of(process, ExitCode.INCOMPLETE)
+    delete_begun(acceptance, daemon)
     begun = daemon.host.folder / "begun"
     held = f'[ "$2" = --resume ] && touch {begun} && exec sleep 600'
     write_script(acceptance.command, f"{held}\n{EXEC_SENTINEL}")

@@ -154,6 +154,10 @@ NEWCOMER = event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}])
         ),
         ([UNGROUPED, INTERRUPTED], "another GPU left its group"),
         ([RELEASED, INTERRUPTED], "its health is critical"),
+        (
+            [event("gpu.released", 2.5, reason="a rule"), RELEASED, INTERRUPTED],
+            "its health is critical",
+        ),
         ([event("gpu.paused", 2.9), RELEASED, INTERRUPTED], "a pause"),
     ],
 )
