@@ -242,7 +242,7 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
                     else:
                         sentinel.wait_for("gpu.handed_over", gpu=gpu)
             left = [child for child in family if is_alive(child)]
-            others = ("resource_tracker", "sentinel: probe", "sentinel: spare")
+            others = ("resource_tracker", "sentinel: probe", "sentinel: spare", "sentinel: standby")
             left = [child for child in left if not any(titled(child, words) for words in others)]
             assert not left, f"left behind by a workload: {left}"
 
