@@ -10,6 +10,7 @@ A workload is a function that takes a :class:`WorkloadContext` and loops until i
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import time
@@ -380,6 +381,7 @@ class WorkloadContext:
             self._monitor.check(self._slack)
         self._device.forbid_growth()
         trim_heap()
+        gc.freeze()  # a later search for garbage in all of it would take longer than a quantum may
         filling = self._filling
         self._lease_keeper.send(
             Ready(

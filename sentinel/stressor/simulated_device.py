@@ -56,6 +56,11 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in known:
             self._remember(tensor.untyped_storage(), None)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Answer a question of torch: a yes has each stressor import its compiler, for a second."""
+        return False
+
     def forbid_growth(self) -> None:
         """Refuse what the memory taken so far cannot serve."""
         self._growth_forbidden = True
