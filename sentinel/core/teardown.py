@@ -169,7 +169,7 @@ FORGIVE_AFTER_S = 60.0
 MAX_DOUBLINGS = 16
 #: STOPPING ends so long after the exit even if the memory is not free, in seconds.
 SETTLE_TIMEOUT_S = 5.0
-SIGALRM = 14
+SIGKILL, SIGALRM = 9, 14
 #: Failures that no retry can fix.
 PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
 #: Causes that are no failure, but are followed by the same growing pause, with its reason.
@@ -312,13 +312,10 @@ def _failure_of(
 ) -> Failed | None:
     """Return the failure behind an exit; None if Sentinel or a newcomer caused the exit."""
     match stopping.cause:
-        case (
-            StopCause.YIELD
-            | StopCause.UNKNOWN
-            | StopCause.UNWATCHED
-            | StopCause.SHUTDOWN
-            | StopCause.POLICY
-        ):
+        case StopCause.YIELD | StopCause.UNKNOWN | StopCause.SHUTDOWN | StopCause.POLICY:
+            return None
+        # A stressor that dies by itself holds up the driver, so that its GPU is not read meanwhile.
+        case StopCause.UNWATCHED if stopping.failed is None and exit_.code == -SIGKILL:
             return None
         case StopCause.START_TIMEOUT | StopCause.HANG | StopCause.GARBAGE:
             cause = Failed(kind=FailureKind.WORKLOAD, reason=stopping.cause.value)

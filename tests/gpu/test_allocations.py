@@ -37,7 +37,8 @@ ALLOCATE = """
 import subprocess, sys, torch
 from sentinel.client import connect
 size = float(sys.argv[2])
-print(connect(sys.argv[1]).allocate("job", f"{size:g}GiB", wait=60).id, flush=True)
+client = connect(sys.argv[1])
+print(client.allocate("job", f"{size:g}GiB", gpu=sys.argv[4], wait=60).id, flush=True)
 sys.stdin.readline()
 memory = torch.empty(int(size * 2**30), dtype=torch.uint8, device="cuda")
 memory.fill_(1)
@@ -101,7 +102,8 @@ def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_all_memor
     """40 GiB of an H200 with 140 GiB, and the same share of other cards."""
     _, client = served
     size = min(40.0, round(real.total() / GIB * 0.3))
-    with program(real, ALLOCATE, str(client.address.socket), f"{size:g}", TAKE_MEMORY) as job:
+    arguments = (str(client.address.socket), f"{size:g}", TAKE_MEMORY, real.uuid(0))
+    with program(real, ALLOCATE, *arguments) as job:
         try:
             assert read_answer(job, send_line=False) == "job"
             assert real.total() - real.held() >= size * GIB

@@ -291,6 +291,25 @@ def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:
     assert not world.events("stressor.failed")
 
 
+@pytest.mark.parametrize(
+    ("code", "event", "words"),
+    [(-11, "failed", "signal 11"), (80, "stopped", "unwatched"), (-9, "stopped", "unwatched")],
+)
+def test_a_stressor_whose_own_end_delays_the_readings_is_not_blamed_on_them(
+    code: int, event: str, words: str
+) -> None:
+    """Such as when the driver frees tens of gigabytes; an exit by our kill is not told from one."""
+    world = occupied(config=CONFIG)
+    unwatch(world)
+    world.probe.stopped = True
+    world.end_child(code=code, after=0.1)
+    world.run(lambda: world.spawner.killed, within=0.2)
+    world.probe.stopped = False
+    world.run(lambda: {"stressor.failed", "stressor.stopped"} & {*world.names()}, within=6)
+    (found,) = world.events(f"stressor.{event}")
+    assert words in str(found.fields)
+
+
 def test_nothing_starts_where_nothing_is_read() -> None:
     world = occupied(config=CONFIG)
     unwatch(world)
