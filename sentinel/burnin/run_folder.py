@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
@@ -125,7 +125,7 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
-    def appended(self, path: Path) -> IO[str]:
+    def appended(self, path: Path) -> TextIO:
         """Open one file to add lines; a link in its place could lead to any file.
 
         Raises:

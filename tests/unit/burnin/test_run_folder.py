@@ -49,7 +49,7 @@ ODD: list[tuple[Callable[[Path], object], str]] = [
 
 
 def test_no_line_is_written_through_a_link(tmp_path: Path) -> None:
-    """Whoever owns the folder above may replace the folder of a run by one with links."""
+    """The owner of the folder above may replace the folder of a run by one with links."""
     run, victim = RunFolder(path=tmp_path / "run"), tmp_path / "victim"
     run.path.mkdir()
     run.events.symlink_to(victim)
