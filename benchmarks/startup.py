@@ -9,13 +9,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 from benchmarks.faults import titled
+from benchmarks.host_gpus import Card
 from benchmarks.measuring import add_machine, add_options, rig_of
 from benchmarks.power import PowerMeter, full_power
 from benchmarks.processes import Rig, Sentinel
@@ -27,7 +28,7 @@ _WATCH_S, _LATER_S = 7.0, 4.0
 _STAY_S = 1.5
 #: How long a standby stressor may take to be prepared.
 _PATIENCE_S = 60.0
-_FIRST, _OFTEN = "first of a daemon", "often"
+_FIRST, _OFTEN, _EVERY_GPU = "first of a daemon", "often", "every GPU"
 #: How long another tool runs.
 _RIVAL_S = 20.0
 
@@ -41,6 +42,8 @@ _COLUMNS = {
     "ready, from exit, beyond rearm": "exit to ready, beyond rearm",
     "import_s": "import of torch",
     "first_ready_s": "launch to first ready",
+    "last_ready_s": "launch to last ready",
+    "last ready, from exit, beyond rearm": "exit to last ready, beyond rearm",
 }
 
 #: The maximum medians, in seconds.
@@ -126,6 +129,40 @@ class Startup:
         ready = sentinel.wait_event("stressor.ready", card.uuid, _PATIENCE_S, 0)
         return {"import_s": imported, "first_ready_s": ready["at"] - began}
 
+    def on_every_gpu(self) -> Record:
+        """Launch a daemon for all GPUs, then end a job on all of them; watts are of all."""
+        cards = self.rig.host.cards
+        self.rig.no_sentinel()
+        self.rig.wait_empty(cards)
+        newcomers = [self.rig.newcomer("bare", card, 2**20, _STAY_S) for card in cards]
+        for newcomer in newcomers:
+            newcomer.ready()
+        began = time.monotonic()
+        sentinel = self.rig.sentinel(self.workload, cards)
+        launched = [at - began for at in _all_ready(sentinel, cards, 0)]
+        _wait_prepared(sentinel)
+        before = len(sentinel.lines)
+        for newcomer in newcomers:
+            newcomer.send_line("go")
+        for card in cards:
+            sentinel.wait_event("gpu.yielding", card.uuid, 20, before)
+        for newcomer in newcomers:
+            newcomer.process.wait(20)
+        left = time.monotonic()
+        again = [at - left - self.rearm_s for at in _all_ready(sentinel, cards, before)]
+        for newcomer in newcomers:
+            self.rig.end(newcomer)
+        time.sleep(_LATER_S)
+        watts = [self.rig.host.power_now(card.uuid) for card in cards]
+        return {
+            "gpus": len(cards),
+            "first_ready_s": min(launched),
+            "last_ready_s": max(launched),
+            "ready, from exit, beyond rearm": min(again),
+            "last ready, from exit, beyond rearm": max(again),
+            "watts": sum(filter(None, watts)),
+        }
+
     def from_launch(self, command: list[str]) -> Record:
         """Launch another tool on the empty GPU, and measure until full power."""
         card = self.rig.host.cards[0]
@@ -140,6 +177,14 @@ class Startup:
         with suppress(Exception):
             self.rig.end(tool)
         return {"from launch": None if at is None else at - began, "watts": median}
+
+
+def _all_ready(sentinel: Sentinel, cards: Sequence[Card], before: int) -> list[float]:
+    """Return when the stressor of each GPU was ready after so many lines."""
+    return [
+        sentinel.wait_event("stressor.ready", card.uuid, _PATIENCE_S, before)["at"]
+        for card in cards
+    ]
 
 
 def _wait_prepared(sentinel: Sentinel) -> None:
@@ -203,6 +248,7 @@ def main() -> int:
     parser.add_argument("--without-standby", type=int, default=0, metavar="N", help="more rounds")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="launches of a daemon")
     parser.add_argument("--often", type=int, default=0, metavar="N", help="newcomers in a row")
+    parser.add_argument("--every-gpu", type=int, default=0, metavar="N", help="all at once")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="of --often")
     parser.add_argument(
         *("--rival", "-r"), action="append", default=[], metavar="NAME=COMMAND", dest="rivals"
@@ -220,6 +266,8 @@ def main() -> int:
                 _add(results, _FIRST, number, startup.first())
             for number in range(given.often):
                 _add(results, _OFTEN, number, startup.among_many(given.every))
+            for number in range(given.every_gpu):
+                _add(results, _EVERY_GPU, number, startup.on_every_gpu())
             for number in range(given.without_standby):
                 record = startup.after_a_handover("--standby=off")
                 _add(results, "sentinel --standby off", number, record)

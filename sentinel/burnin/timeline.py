@@ -273,17 +273,20 @@ def _readings(record: GpuRecord, name: str) -> list[Point]:
 
 
 def _rates(phase: PhaseRecord) -> list[Point]:
-    """Compute the rate of each report in percent of the median of those that count."""
-    for unit in ("flops", "bytes"):
-        counted = phase.rates(unit)
-        if counted:
-            median = statistics.median(counted)
-            return [
-                (report.at, 100 * report.values[unit] / report.values["seconds"] / median)
-                for report in phase.reports
-                if report.values["seconds"] > 0
-            ]
-    return []
+    """Compute the rate of each report in percent of the median of those that count.
+
+    It is that of what most reports have: few units compute products, and all move bytes.
+    """
+    unit = max(("flops", "bytes"), key=lambda unit: len(phase.rates(unit)))
+    counted = phase.rates(unit)
+    if not counted:
+        return []
+    median = statistics.median(counted)
+    return [
+        (report.at, 100 * report.values[unit] / report.values["seconds"] / median)
+        for report in phase.reports
+        if report.values["seconds"] > 0
+    ]
 
 
 def _place(first: float, last: float, span: Span) -> list[float]:

@@ -10,7 +10,6 @@ A workload is a function that takes a :class:`WorkloadContext` and loops until i
 
 from __future__ import annotations
 
-import gc
 import math
 import operator
 import time
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
-from sentinel.host.process_setup import trim_heap
+from sentinel.host.process_setup import settle_heap
 from sentinel.protocol.stressor import (
     Completed,
     Finding,
@@ -380,8 +379,7 @@ class WorkloadContext:
         if self._monitor is not None:
             self._monitor.check(self._slack)
         self._device.forbid_growth()
-        trim_heap()
-        gc.freeze()  # a later search for garbage in all of it would take longer than a quantum may
+        settle_heap()
         filling = self._filling
         self._lease_keeper.send(
             Ready(

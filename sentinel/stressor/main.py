@@ -186,7 +186,7 @@ def load_torch() -> str:
         what = f"torch cannot be imported: {describe(error)}"
         raise ConfigError(what, "See: sentinel doctor") from error
     finally:
-        gc.freeze()
+        gc.freeze()  # as does settle_heap, which comes after the context and the first kernels
         gc.enable()
 
 

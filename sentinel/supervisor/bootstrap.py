@@ -25,7 +25,7 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
-from sentinel.host.process_setup import allow_open_files, set_process_title
+from sentinel.host.process_setup import allow_open_files, set_process_title, settle_heap
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -257,6 +257,7 @@ def _run(
     event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.events])
     code = ExitCode.USAGE
     try:
+        settle_heap()
         code = supervisor.run()
     finally:
         stressors.kill_all()

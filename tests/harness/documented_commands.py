@@ -257,7 +257,6 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel burnin(?: --expect-gpus 8 --report DIR)?": _BURNIN
     + "test_a_whole_plan_ends_with_a_pass_and_a_report",
     r"sentinel burnin --level .* --report \w+": _MEASURED,
-    r"sentinel start; sentinel burnin .*": _MEASURED,
     r"sentinel burnin --plan .*": _DAEMON_BURNIN
     + "test_the_daemon_runs_a_plan_and_occupies_its_gpus_again",
     r"sentinel burnin --resume DIR": _DAEMON_BURNIN

@@ -251,6 +251,24 @@ def test_the_page_has_the_phases_the_absences_and_the_curves_for_its_script(
     assert first["seconds"] >= sum(first["curves"][0]["steps"]) > 0.9 * first["seconds"]
 
 
+def test_the_curve_of_a_phase_shows_the_kind_of_work_that_most_of_its_reports_have(
+    tmp_path: Path,
+) -> None:
+    """Of units, one in ten computes products."""
+    folder = ExampleRun().write(tmp_path / "run")
+    rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    works = [one for one in rows if one["event"] == "work"]
+    for number, one in enumerate(works):
+        one.update(flops=0.0 if number % 10 else 1e12, bytes=1e12 * one["seconds"])
+    folder.samples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    judged = judge_run(folder, Thresholds())
+    found = re.search(r'id="plots">(.*?)</script>', FORMATS["html"](judged, report_object(judged)))
+    assert found is not None
+    for gpu in json.loads(found[1]).values():
+        (rate,) = [one for one in gpu["curves"] if one["key"] == "rate"]
+        assert {value for value in rate["values"] if value is not None} == {100}
+
+
 # --- JUnit and OCP -------------------------------------------------------------------------------
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -275,3 +278,28 @@ def test_options_are_described_by_the_docstring() -> None:
     )
     (needed,) = list_options(requires_option)
     assert (needed.default, needed.text) == (None, "")
+
+
+def test_no_search_for_garbage_stops_a_stressor_and_no_compiler_is_loaded_for_it() -> None:
+    """In another process: this one has what other tests load."""
+    script = """
+import gc, json, sys
+from sentinel.stressor.main import load_torch
+from sentinel.host.process_setup import settle_heap
+found = []
+gc.callbacks.append(lambda phase, info: found.append(info['generation']))
+load_torch()
+searches = found.count(2), gc.isenabled()
+import torch
+from sentinel.stressor.simulated_device import TensorAccount
+with TensorAccount(lambda size: True, ()) as account:
+    torch.empty(8)[:4]
+settle_heap()
+left = len(gc.get_objects())
+print(json.dumps([searches, left, account.operations, 'torch._dynamo' in sys.modules]))
+"""
+    output = subprocess.check_output([sys.executable, "-c", script], text=True)
+    searches, left, operations, compiler = json.loads(output)
+    assert searches == [0, True]
+    assert left < 1000, "an import of torch makes more than 100,000"
+    assert (operations > 0, compiler) == (True, False)
