@@ -221,6 +221,9 @@ class GpuRecord:
     phases: list[PhaseRecord]
     before: Counters | None = None
     after: Counters | None = None
+    #: The counters at the end of the part before each resumption, None if it was killed, and those
+    #: with which the run went on.
+    resumed: list[tuple[Counters | None, Counters | None]] = field(default_factory=list)
     events: list[Mapping[str, Any]] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
     #: The stressors that have ended.

@@ -126,7 +126,7 @@ def record_run(
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
             if request.text is None:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, _present_settings(client, request, work.gpus))
+                reopen(folder, _present_settings(client, request, work.gpus), before)
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel).write
             sampler = Sampler(client, run.gpus, work.plan.seconds, write)

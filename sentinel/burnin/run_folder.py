@@ -298,14 +298,17 @@ def complete(
     )
 
 
-def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
+def reopen(
+    folder: RunFolder, settings: Sequence[Mapping[str, Any]], before: CountersResult
+) -> None:
     """Prepare the folder of a run for its resumption; it may be of a run that was killed.
 
     Args:
         folder: The folder of the run.
         settings: What to record of the settings: those that it was not begun with.
+        before: The counters of all GPUs before this part.
     """
-    _mend(folder)
+    _mend(folder, before)
     header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     begun = [value | {"source": None} for value in header["settings"]]
@@ -314,11 +317,11 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
-def _mend(folder: RunFolder) -> None:
+def _mend(folder: RunFolder, before: CountersResult) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
     The report and the counters after the former part are not those of this one, which may be
-    killed, too.
+    killed, too. What a part has counted stays, since a reset between two parts drops it.
     """
     folder.report.unlink(missing_ok=True)
     for path in (folder.events, folder.samples):
@@ -327,8 +330,10 @@ def _mend(folder: RunFolder) -> None:
     unread = counters.get("kernel_log_error")
     if "after" not in counters:
         unread = unread or "a part of the run was cut off"
-    before = ("before", "pci_devices", "selected", "known", "host_before")
-    kept = {name: counters[name] for name in before if name in counters}
+    again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
+    names = ("before", "pci_devices", "selected", "known", "host_before")
+    kept = {name: counters[name] for name in names if name in counters}
+    kept["resumed"] = [*counters.get("resumed", ()), again]
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 
 

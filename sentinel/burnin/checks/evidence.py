@@ -7,7 +7,7 @@ compared leaves it not tested. Neither is ever a fault. Both end the judgement b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,9 @@ REPAIRS_PENDING = (
     *("channel_repair_pending", "tpc_repair_pending"),
 )
 
-_BACKWARDS = "the driver was reloaded or the GPU was reset"
+#: The words in the names of counters that outlive a reset.
+_KEPT = ("lifetime", "remapped")
+_RESET = "the driver was reloaded or the GPU was reset"
 
 
 class GpuEvidence(ABC):
@@ -110,8 +112,29 @@ class MomentEvidence(GpuEvidence):
         return float(value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """How much a counter has grown over a run."""
+
+    #: As far as it is known.
+    least: float
+    #: The readings, for people.
+    text: str
+    #: Why it may be more, or None.
+    unknown: Judgement | None
+
+    def judged(self, found: Judgement) -> Judgement:
+        """Return the judgement of what is known; it is no PASS if the growth may be more."""
+        return self.unknown if self.unknown and found.status is Status.PASS else found
+
+
 class GrowthEvidence(GpuEvidence):
     """One GPU over a time, with its counters before and after."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[tuple[Counters | None, Counters | None]]:
+        """The counters before and after each part of the run; a GPU may be reset in between."""
 
     @property
     @abstractmethod
@@ -133,26 +156,48 @@ class GrowthEvidence(GpuEvidence):
             raise Unjudged(untested("it needs two readings"))
         return self.readings[-1], self.readings[0]
 
-    def growth(self, field: str) -> Any:
-        """Compute the growth of a counter.
+    def growth(self, field: str, read_one: Callable[[Counters, str], Any] | None = None) -> Growth:
+        """Add up the growth of a counter in each part.
+
+        Args:
+            field: The counter.
+            read_one: Reads a counter that is no field of the GPU itself.
 
         Raises:
-            Unjudged: It is not known before and after, or was reset in between.
+            Unjudged: It is not known before and after any part.
         """
-        before, after = self.pair()
-        first, last = read(before, field), read(after, field)
-        if last < first:
-            text = f"{field} went backwards from {first:g} to {last:g}: {_BACKWARDS}"
-            raise Unjudged(untested(text))
-        if "lifetime" not in field and _was_reset(before, after):
-            raise Unjudged(untested(_BACKWARDS))
-        return last - first
+        least: float = 0
+        readings: list[str] = []
+        unknown: list[Judgement] = []
+        for before, after in self.parts:
+            if before is None or after is None:
+                unknown.append(untested("it needs two readings"))
+                continue
+            try:
+                first, last = ((read_one or read)(one, field) for one in (before, after))
+            except Unjudged as unjudged:
+                unknown.append(unjudged.judgement)
+                continue
+            readings.append(f"from {first:g} to {last:g}")
+            kept = any(word in field for word in _KEPT)
+            backwards = last < first
+            if backwards or (not kept and _was_reset(before, after)):
+                why = f"{field} went backwards {readings[-1]}: " if backwards else ""
+                unknown.append(untested(f"{why}{_RESET}"))
+            # A counter that went backwards began again at 0; a flag was cleared.
+            least += last if backwards and not kept else max(0, last - first)
+        if not readings:
+            raise Unjudged(unknown[0])
+        return Growth(
+            least=least,
+            text=f"{field} {', '.join(readings)}",
+            unknown=next((one for one in unknown if one.status is Status.NOT_TESTED), None),
+        )
 
     def judge_growth(self, field: str, limits: Limits) -> Judgement:
         """Judge the growth of a counter by the limits."""
         grown = self.growth(field)
-        before, after = (getattr(counters, field) for counters in self.pair())
-        return by_limits(grown, limits, f"{field} from {before:g} to {after:g}")
+        return grown.judged(by_limits(grown.least, limits, grown.text))
 
     def per_second(self, growth: float) -> float:
         """Divide a growth by the time of load.

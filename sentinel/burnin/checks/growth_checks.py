@@ -9,6 +9,7 @@ from sentinel.burnin.checks.check import (
     Limits,
     Severity,
     Table,
+    Unjudged,
     above,
     by_limits,
     not_applicable,
@@ -26,8 +27,8 @@ _throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
     """Judge the share of the time by which a counter of seconds grew."""
     grown = evidence.growth(field)
-    share = evidence.per_second(grown)
-    return by_limits(share, limits, f"{grown:g} s in {evidence.time}")
+    share = evidence.per_second(grown.least)
+    return grown.judged(by_limits(share, limits, f"{grown.least:g} s in {evidence.time}"))
 
 
 @_new_error("ecc.uncorrected_new")
@@ -108,7 +109,14 @@ def _memory_repair_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     Reads nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus,
     nvmlDeviceGetRepairStatus.
     """
-    return judge_sum(limits, evidence.growth, *REPAIRS_PENDING)
+
+    def new(flag: str) -> float:
+        grown = evidence.growth(flag)
+        if grown.unknown and not grown.least:
+            raise Unjudged(grown.unknown)
+        return grown.least
+
+    return judge_sum(limits, new, *REPAIRS_PENDING)
 
 
 @_throttled("throttle.hardware_thermal", do=basis.HOT, fail=above(0.01), warn=above(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
@@ -19,7 +20,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, read
+from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, read
 from sentinel.protocol.counters import Counters, NvLink
 
 TABLE = Table()
@@ -97,10 +98,10 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     fail = limits.get(f"generation_{generation}")
     if fail is None:
         return untested(f"there is no limit for generation {generation}")
-    text = f"{new} replays in {evidence.time} on {lanes} lanes of generation {generation}"
+    text = f"{new.least} replays in {evidence.time} on {lanes} lanes of generation {generation}"
     warn = replace(fail, value=fail.value * limits["warn_share"].value)
-    rate = evidence.per_second(new) * 60 / lanes
-    return by_limits(rate, {"fail": fail, "warn": warn}, text)
+    rate = evidence.per_second(new.least) * 60 / lanes
+    return new.judged(by_limits(rate, {"fail": fail, "warn": warn}, text))
 
 
 @check(
@@ -142,19 +143,37 @@ def _pairs(evidence: GrowthEvidence) -> list[tuple[NvLink, NvLink]]:
     return [(earlier[link.link], link) for link in after if link.link in earlier]
 
 
-def _link_growth(evidence: GrowthEvidence, field: str) -> tuple[float, str]:
-    """Add up the growth of one counter of all links, and name those on which it grew."""
-    new: dict[int, float] = {}
-    for before, after in _pairs(evidence):
-        first, last = getattr(before, field), getattr(after, field)
-        if first is not None and last is not None:
-            new[after.link] = last - first
-    if not new:
+def _read_link(number: int, counters: Counters, field: str) -> int:
+    """Look up a counter of a link.
+
+    Raises:
+        Unjudged: It is not known.
+    """
+    links = (link for link in read(counters, "nvlinks") if link.link == number)
+    value = getattr(next(links, None), field, None)
+    if value is None:
         raise Unjudged(not_applicable())
-    if min(new.values()) < 0:
-        text = f"{field} went backwards: the driver was reloaded or the GPU was reset"
-        raise Unjudged(untested(text))
-    return float(sum(new.values())), _named(link for link, count in new.items() if count)
+    return int(value)
+
+
+def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
+    """Add up the growth of one counter of all links, and name those on which it grew."""
+    listed = (one.nvlinks or () for part in evidence.parts for one in part if one is not None)
+    numbers = {link.link for links in listed for link in links}
+    new: dict[int, Growth] = {}
+    why = not_applicable()
+    for number in sorted(numbers) or [0]:
+        try:
+            new[number] = evidence.growth(field, partial(_read_link, number))
+        except Unjudged as unjudged:
+            why = unjudged.judgement
+    if not new:
+        raise Unjudged(why)
+    return Growth(
+        least=float(sum(grown.least for grown in new.values())),
+        text=_named(number for number, grown in new.items() if grown.least),
+        unknown=next((grown.unknown for grown in new.values() if grown.unknown), None),
+    )
 
 
 @check(
@@ -228,8 +247,8 @@ def _nvlink_recoveries(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
     Reads fields 162 and 215, NVLINK_ERROR_DL_RECOVERY, NVLINK_COUNT_LINK_RECOVERY_EVENTS.
     """
-    new, text = _link_growth(evidence, "recoveries_total")
-    return by_limits(new, limits, text)
+    new = _link_growth(evidence, "recoveries_total")
+    return new.judged(by_limits(new.least, limits, new.text))
 
 
 @_nvlink_error("nvlink.replays", unit="replays")
@@ -238,8 +257,8 @@ def _nvlink_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
     Reads field 161, NVLINK_ERROR_DL_REPLAY.
     """
-    new, text = _link_growth(evidence, "replays_total")
-    return by_limits(new, limits, text)
+    new = _link_growth(evidence, "replays_total")
+    return new.judged(by_limits(new.least, limits, new.text))
 
 
 @check(
@@ -255,8 +274,9 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
     Reads field 163, NVLINK_ERROR_DL_CRC.
     """
-    new, text = _link_growth(evidence, "crc_errors_total")
-    return by_limits(evidence.per_second(new), limits, f"{text} in {evidence.time}")
+    new = _link_growth(evidence, "crc_errors_total")
+    rate = evidence.per_second(new.least)
+    return new.judged(by_limits(rate, limits, f"{new.text} in {evidence.time}"))
 
 
 # --- the fabric ------------------------------------------------------------------------------

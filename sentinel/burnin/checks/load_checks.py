@@ -77,13 +77,24 @@ class LoadEvidence(GrowthEvidence):
         )
 
     @property
+    def parts(self) -> Sequence[tuple[Counters | None, Counters | None]]:
+        """The counters before and after each part of the run.
+
+        A part that was killed lasts until the next one: nothing was read at its end.
+        """
+        found, before = [], self.record.before
+        for after, again in self.record.resumed:
+            found.append((before, after or again))
+            before = again
+        return [*found, (before, self.record.after)]
+
+    @property
     def seconds(self) -> float | None:
         """The seconds of load between the readings; waiting dilutes no share of the time.
 
         A phase within which the run was killed has no end that counts its work: its samples do.
         """
-        before, after = self.pair()
-        passed = after.at - before.at
+        passed = sum(after.at - before.at for before, after in self.parts if before and after)
         works = [phase.work for phase in self.record.phases]
         worked = sum(float(work.get(k, 0.0)) for work in works for k in ("seconds", "uncounted"))
         worked = max(worked, self.record.sampled_s)

@@ -63,6 +63,10 @@ def read_run(folder: RunFolder) -> Recorded:
         node = tuple(from_json(Counters, row, "counters") for row in counters.get("before", ()))
         before = {gpu.uuid: gpu for gpu in node}
         after = _by_uuid(counters.get("after", ()))
+        resumed = [
+            (_by_uuid(one["after"] or ()), _by_uuid(one["before"]))
+            for one in counters.get("resumed", ())
+        ]
         host = tuple(
             from_json(HostCounters, counters[name], "counters")
             for name in ("host_before", "host_after")
@@ -77,6 +81,7 @@ def read_run(folder: RunFolder) -> Recorded:
         raise ConfigError(f"{folder.path}: an event or a sample is invalid: {what}") from None
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
+        record.resumed = [(end.get(uuid), again.get(uuid)) for end, again in resumed]
         known = "after" in counters and counters.get("driver_error") is None
         if record.before is not None and record.after is None and known:
             gone = "it is not listed any more after the run"

@@ -425,3 +425,28 @@ def test_a_port_that_counts_errors_during_the_run_is_named(simulated: SimulatedH
     assert report["verdict"] == "WARN"
     (one,) = (one for one in report["checks"] if one["id"] == "node.infiniband")
     assert one["evidence"] == "1 of 1 are active; mlx5_0/1: symbol_error +12, link_downed +1"
+
+
+def test_what_was_counted_before_a_reset_is_judged_after_a_resumption(
+    simulated: SimulatedHost,
+) -> None:
+    """The counters begin again, and pass their first values: no difference shows the reset."""
+    registry, uuid = simulated.registry, simulated.uuid(0)
+    plan = plan_of(
+        "reset",
+        ("first", CHECKED, "seconds = 1"),
+        ("second", f"{CHECKED}:rest=0.01", "seconds = 4"),
+    )
+    run = BurninRun(simulated, plan)
+    registry.inject_figures(uuid, {"pcie_replays_total": 1, "energy_j": 1.0})
+    with run.started() as process:
+        eventually(lambda: run.events("stressor.ready"))
+        registry.inject_figures(uuid, {"pcie_replays_total": 101, "energy_j": 5000.0})
+        process.send_signal(signal.SIGINT)
+        output_of(process, ExitCode.INCOMPLETE)
+    registry.inject_figures(uuid, {"pcie_replays_total": 2, "energy_j": 2.0})
+    run.run(resume=True)
+    (gpu,) = run.report()["gpus"]
+    (found,) = (one for one in gpu["checks"] if one["id"] == "pcie.replays")
+    assert (found["status"], found["value"]) == ("warn", 100)
+    assert "from 1 to 101, from 2 to 2" in found["evidence"]

@@ -554,6 +554,37 @@ def test_a_reset_between_the_readings_proves_nothing_but_for_lifetime_counters(
     assert judge("ecc.uncorrected_lifetime_new", bad).status is FAIL
 
 
+@pytest.mark.parametrize(
+    ("check", "counted"),
+    [
+        ("ecc.uncorrected_new", {"ecc_uncorrected_total": 2}),
+        ("pcie.replay_rate", {"pcie_replays_total": 10**4}),
+        ("throttle.power_brake", {"power_brake_throttled_s": 90.0}),
+        ("nvlink.recoveries", {"nvlinks": nvlinks(recoveries_total=4)}),
+        ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=10**6)}),
+        ("memory.repair_new", {"remap_pending": True}),
+    ],
+)
+def test_a_reset_hides_nothing_that_was_counted_before_or_after_it(
+    check: str, counted: dict[str, Any]
+) -> None:
+    """Whether between two parts or within one; and the counters of a part may be unknown."""
+    whole = judge(check, Run(after=counted).evidence())
+    assert whole.status in BAD
+    assert judge(check, Run(after={**counted, "energy_j": 1.0}).evidence()).status is whole.status
+    evidence = Run().evidence()
+    begin = evidence.record.before
+    assert begin is not None
+    end = replace(begin, at=begin.at + SECONDS, **counted)
+    evidence.record.resumed = [(end, begin)]
+    assert judge(check, evidence).value == pytest.approx(whole.value, rel=0.01)
+    unread = replace(begin, failed=dict.fromkeys(READ_FIELDS, "no permission"))
+    evidence.record.resumed = [(end, unread)]
+    assert judge(check, evidence).status is whole.status
+    evidence.record.resumed = [(begin, unread)]
+    assert judge(check, evidence).status is UNTESTED
+
+
 @pytest.mark.parametrize("seconds", [0.0, 59.0])
 def test_readings_without_a_time_between_them_have_no_rates(seconds: float) -> None:
     evidence = Run(after={"at": HEALTHY.at + seconds}).evidence()

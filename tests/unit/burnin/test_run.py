@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 import pytest
 
-from sentinel.burnin.checks.check import Status, Thresholds, above
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, above
 from sentinel.burnin.formats import FORMATS, text_lines, write_reports
 from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.resume import (
@@ -148,6 +148,12 @@ def rewrite(path: Path, **values: Any) -> None:
 def counters_of(folder: RunFolder) -> tuple[Counters, ...]:
     found = json.loads(folder.counters.read_text())["before"]
     return tuple(from_json(Counters, one, "counters") for one in found)
+
+
+def read_of(folder: RunFolder, **changed: Any) -> CountersResult:
+    """Read the GPUs of a run again, with these changes."""
+    counters = tuple(replace(one, **changed) for one in counters_of(folder))
+    return CountersResult(counters=counters, driver_error=None, stuck=False)
 
 
 def resumable(run: ExampleRun, path: Path) -> RunFolder:
@@ -296,7 +302,7 @@ def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: 
     whole = judge_run(folder, Thresholds())
     assert whole.verdict is Verdict.PASS
     write_reports(folder, whole)
-    reopen(folder, [])
+    reopen(folder, [], read_of(folder))
     assert not folder.report.exists()
     found = judge_run(folder, Thresholds())
     assert found.verdict is Verdict.INCOMPLETE
@@ -307,17 +313,39 @@ def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: 
 def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
     """The first part ends, the second one is killed, and the third one ends."""
     folder = ExampleRun().write(tmp_path)
-    after = CountersResult(counters=counters_of(folder), driver_error=None, stuck=False)
-    reopen(folder, [])
+    after = read_of(folder)
+    reopen(folder, [], after)
     complete(folder, after, None, HostCounters())
     assert json.loads(folder.counters.read_text())["kernel_log_error"] is None
-    reopen(folder, [])
-    reopen(folder, [])
+    reopen(folder, [], after)
+    reopen(folder, [], after)
     complete(folder, after, None, HostCounters())
     found = judge_run(folder, Thresholds()).gpus[0]
     (xid,) = (result for result in found.results if result.id == "xid")
     assert xid.status is Status.NOT_TESTED
     assert "cut off" in json.loads(folder.counters.read_text())["kernel_log_error"]
+
+
+def test_what_each_part_counted_is_judged_whatever_was_reset_in_between(tmp_path: Path) -> None:
+    """The parts count 7, 20 - 15 and then nothing known: the last one is killed."""
+    folder = ExampleRun(moved={0: {"ecc_corrected_total": 7}}).write(tmp_path)
+
+    def corrected() -> CheckResult:
+        results = judge_run(folder, Thresholds()).gpus[0].results
+        return next(result for result in results if result.id == "ecc.corrected_new")
+
+    assert corrected().status is Status.PASS
+    reopen(folder, [], read_of(folder, ecc_corrected_total=15))
+    assert corrected().status is Status.NOT_TESTED
+    complete(folder, read_of(folder, ecc_corrected_total=20), None, HostCounters())
+    assert (corrected().status, corrected().value) == (Status.WARN, 12)
+    assert corrected().evidence == "ecc_corrected_total from 0 to 7, from 15 to 20"
+    reopen(folder, [], read_of(folder))
+    assert (corrected().status, corrected().value) == (Status.WARN, 12)
+    reopen(folder, [], read_of(folder, ecc_corrected_total=3))
+    complete(folder, read_of(folder, ecc_corrected_total=2), None, HostCounters())
+    assert corrected().evidence.endswith("from 15 to 20, from 0 to 3, from 3 to 2")
+    assert corrected().value == 7 + 5 + 3 + 2
 
 
 def test_a_fault_by_other_limits_stays_final(tmp_path: Path) -> None:
