@@ -111,7 +111,7 @@ def test_an_invalid_file_or_variable_prevents_the_start(
     for command in (("config", "check", str(file)), ("--simulate", "1", "--config", str(file))):
         code, output, errors = run_command(simulated, *command)
         assert (code, output) == (2, "")
-        assert errors.startswith(message)
+        assert message in errors
     code, output, errors = run_command(simulated, "--simulate", "1", SENTINEL_POLL="1h")
     assert (code, output) == (2, "")
     assert errors == "sentinel: SENTINEL_POLL: '1h' is out of range\nallowed is from 100ms to 10m\n"
