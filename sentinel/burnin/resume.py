@@ -23,7 +23,7 @@ from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources
 from sentinel.core.burnin_progress import Burnin
 from sentinel.errors import ConfigError
-from sentinel.host.regular_file import why_foreign
+from sentinel.host.regular_file import BY_ITS_USER, why_foreign
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import Given, PhaseWork
 from sentinel.protocol.counters import Counters
@@ -46,7 +46,7 @@ def earlier_work(
     Raises:
         ConfigError: It cannot be resumed; the message says why.
     """
-    _check_own(folder)
+    check_own(folder)
     run = read_run(folder)
     header, plan = run.header, run.plan
     failed = [
@@ -80,7 +80,7 @@ def earlier_work(
     return plan, found
 
 
-def _check_own(folder: RunFolder) -> None:
+def check_own(folder: RunFolder) -> None:
     """Refuse a run that another user could have written: its plan names workloads, which are code.
 
     Raises:
@@ -90,8 +90,7 @@ def _check_own(folder: RunFolder) -> None:
     closed = next((path for path in found if not os.access(path, os.W_OK)), None)
     why = why_foreign(folder.header) or (closed and f"{closed} cannot be written")
     if why is not None:
-        remedy = "The user who began the run can resume it."
-        raise ConfigError(f"--resume {folder.path}: {why}", remedy)
+        raise ConfigError(f"--resume {folder.path}: {why}", BY_ITS_USER)
 
 
 def _reported_failures(folder: RunFolder) -> list[int]:

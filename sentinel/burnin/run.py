@@ -116,8 +116,8 @@ def record_run(
                 version = client.status().daemon.version
                 now = _present_settings(client, request, work.gpus)
                 check_settings(folder, version, now)
-            events = stack.enter_context(folder.events.open("a"))
-            samples = stack.enter_context(folder.samples.open("a"))
+            events = stack.enter_context(folder.appended(folder.events))
+            samples = stack.enter_context(folder.appended(folder.samples))
             kernel = stack.enter_context(KernelLog())
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
@@ -125,6 +125,18 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
+    def appended(self, path: Path) -> TextIO:
+        """Open one file to add lines; a link in its place could lead to any file.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        try:
+            return os.fdopen(open_regular(path, flags, _MODE), "a")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
     def remove_if_empty(self) -> None:
         """Remove the run if nothing was started."""
         own = {self.events, self.samples, self.counters, self.header}
@@ -138,7 +150,7 @@ class RunFolder:
 
 def drop_torn_line(path: Path) -> None:
     """Cut off a last line that was not written completely."""
-    with os.fdopen(open_regular(path, os.O_RDWR), "rb+") as file:
+    with os.fdopen(open_regular(path, os.O_RDWR | os.O_NOFOLLOW), "rb+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _MAX_LINE))
         tail = file.read()

@@ -219,7 +219,7 @@ def _irregular(path: Path) -> OSError:
 _MAX_LINKS = 40
 
 
-def why_untrusted(folder: Path) -> str | None:
+def why_untrusted(folder: Path, mapped: tuple[int, int] | None = None) -> str | None:
     """Say which user could replace a file in a folder by another, or None if only trusted ones can.
 
     Trusted are root, this user, the owners of the folders above its home, and the owner of ``/``,
@@ -229,6 +229,7 @@ def why_untrusted(folder: Path) -> str | None:
 
     Args:
         folder: An absolute path.
+        mapped: A disk (``st_dev``), and to whom root's files there belong; trusted there, too.
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
     trusted = {0, os.getuid(), *_owners(above)}
@@ -242,7 +243,7 @@ def why_untrusted(folder: Path) -> str | None:
             return None
         except OSError as error:
             return f"{done} cannot be examined: {error.strerror}"
-        if there.st_uid not in trusted:
+        if there.st_uid not in trusted and (there.st_dev, there.st_uid) != mapped:
             kind = "link" if stat.S_ISLNK(there.st_mode) else "folder"
             return f"the {kind} {done} belongs to uid {there.st_uid}"
         if stat.S_ISLNK(there.st_mode):
@@ -257,25 +258,34 @@ def why_untrusted(folder: Path) -> str | None:
     return None
 
 
+#: The remedy for such a run.
+BY_ITS_USER = "The user who began the run can resume it; root, where each folder above is root's."
+
+
 def why_foreign(file: Path) -> str | None:
     """Say which other user could have written a file, or None if only this one and root could.
 
     The file may name what is run. On a shared disk that takes root for another user, the files of
-    root belong to that one; so does a file that is created beside them.
+    root belong to that one; so does a file that is created beside them. For root, the folders above
+    count, too: their owner could replace the file between this check and a use, by code or a link.
 
     Args:
         file: A file; one that does not exist was not written.
     """
     try:
-        found = [(path, path.lstat()) for path in (file.parent, file)]
+        folder = file.parent.resolve()  # a run is known by a link to its folder, too
+        found = [(path, path.lstat()) for path in dict.fromkeys((file.parent, folder, file))]
         if stat.S_ISLNK(found[-1][1].st_mode):
             return f"{file} is a link"
         for one, there in found:
             if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(file.parent):
                 return f"{one} belongs to uid {there.st_uid}"
             is_sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
-            if there.st_mode & stat.S_IWOTH and not is_sticky:
+            if there.st_mode & stat.S_IWOTH and not is_sticky and not stat.S_ISLNK(there.st_mode):
                 return f"all users may write {one}"
+        if os.getuid() == 0:
+            mapped = (found[-1][1].st_dev, _created_owner(folder) or 0)
+            return why_untrusted(file.parent.absolute(), mapped)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -264,7 +264,7 @@ def nagios(report: NodeReport) -> tuple[int, str]:
         return NAGIOS_UNKNOWN, nagios_unknown(report.failure)
     code, word = _NAGIOS[report.status]
     counts = Counter(gpu.status for gpu in report.gpus)
-    text = _first_words(report, 5) or f"{format_count(len(report.gpus), 'GPU')} tested"
+    text = _first_words(report, 5)
     data = [
         f"gpus={len(report.gpus)}",
         f"fail={counts[Status.FAIL]};;0",
@@ -284,7 +284,7 @@ def npd(report: NodeReport) -> tuple[int, str]:
     """Build the exit code and the line of a custom plugin of node-problem-detector."""
     if report.failure is not None:
         return NPD_UNKNOWN, npd_line(report.failure)
-    text = _first_words(report, 1) or f"{format_count(len(report.gpus), 'GPU')} tested"
+    text = _first_words(report, 1)
     return _NPD[report.status], npd_line(text)
 
 
@@ -300,10 +300,12 @@ def _line(text: str) -> str:
 
 
 def _first_words(report: NodeReport, most: int) -> str:
-    """Name the results that made the status of the node; empty if it passed."""
+    """Name the results that made the status of the node; count the GPUs if it passed."""
     match report.status:
         case Status.PASS:
-            return ""
+            simulated = any(gpu.counters.driver == "simulated" for gpu in report.gpus)
+            noun = "simulated GPU" if simulated else "GPU"
+            return f"{format_count(len(report.gpus), noun)} tested"
         case Status.NOT_TESTED:
             untested = [gpu for gpu in report.gpus if gpu.status is Status.NOT_TESTED]
             found = [f"GPU {gpu.counters.index}: {gpu.checks[0].evidence}" for gpu in untested]

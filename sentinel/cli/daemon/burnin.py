@@ -28,6 +28,7 @@ from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.resume import (
+    check_own,
     flags_to_resume,
     simulated_gpus,
     single_to_resume,
@@ -148,6 +149,7 @@ def command(
     state = places(os.environ, os.getuid(), simulated).shared
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
+        check_own(folder)  # before its settings become flags
         limits = limits or thresholds_of(folder)
         number = simulated_gpus(folder)
         if number is not None and simulate is None:

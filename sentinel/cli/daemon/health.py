@@ -124,6 +124,8 @@ def command(
     it was replaced. Reports of burn-ins and fleets count confirmed faults, also those of GPUs
     without wrong results: Sentinel has not found them.
     """
+    if not simulated:
+        options.warn_of_simulated_gpus()
     if (npd or acknowledged) and (required or selected):
         raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
     if acknowledged or reason is not None or outcome is not None:
@@ -312,7 +314,8 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
         print("no burn-in is known")
         return NPD_UNKNOWN
     if not shown:
-        print(npd_line(f"{format_count(len(here), 'GPU')} passed the last burn-in"))
+        noun = "GPU" if simulated_folder(chosen=simulated) is None else "simulated GPU"
+        print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     print(npd_line(f"{_standing(shown[0])}{more}"))

@@ -15,6 +15,7 @@ import click
 from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration, split_selectors
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function]
         return functools.reduce(lambda made, option: option(made), reversed(options), function)
 
     return add
+
+
+def warn_of_simulated_gpus() -> None:
+    """Say so where only the variable chose them: one that was left set must fool no script."""
+    if os.environ.get(SIMULATED):
+        click.echo(f"sentinel: warning: {SIMULATED} is set: these are simulated GPUs", err=True)
 
 
 # --- the daemon ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import click
 
 from sentinel.cli.display.output import Word
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_options import together
+from sentinel.cli.options.command_options import together, warn_of_simulated_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
@@ -66,6 +66,7 @@ def simulate_option(text: str) -> Callable[[_Function], _Function]:
         def counted(*, simulate: int | None, **rest: Any) -> Any:
             if simulate is None and click.get_current_context().invoked_subcommand is None:
                 simulate = _count_of_environment()
+                warn_of_simulated_gpus()
             return function(simulate=simulate, **rest)
 
         return click.option("--simulate", metavar="N", callback=_checked_count, help=text)(counted)

@@ -42,7 +42,7 @@ from sentinel.fleet.run_folder import (
     write_shared,
 )
 from sentinel.fleet.slurm_engine import DEFAULT_BATCH, choose_nodes
-from sentinel.host.regular_file import why_foreign
+from sentinel.host.regular_file import BY_ITS_USER, why_foreign
 from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
@@ -346,7 +346,7 @@ def _check_own_files(fleet: FleetFolder) -> None:
         foreign = why_foreign(path)
         if foreign is not None:
             what = f"{fleet.path} says what is run, and {foreign}"
-            raise ConfigError(what, "The user who began the run can resume it.")
+            raise ConfigError(what, BY_ITS_USER)
 
 
 def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:

@@ -325,6 +325,7 @@ AS_STRANGER = (
 RESUMED = {
     "by root, alone": (STRANGER, (), f"belongs to uid {STRANGER}"),
     "by root, with a daemon": (STRANGER, (), f"belongs to uid {STRANGER}"),
+    "by root, below another user's": (0, (), f"belongs to uid {STRANGER}"),
     "by a user": (0, AS_STRANGER, "report cannot be written"),
     "by another user": (STRANGER + 1, AS_STRANGER, f"belongs to uid {STRANGER + 1}"),
 }
@@ -358,8 +359,9 @@ def test_the_run_of_another_user_is_not_resumed_and_not_changed(daemon: Daemon, 
         before = state()
         command = [*within, *run.command(resume=True)]
         environment = daemon.host.environment(HOME=text)
-        if within:  # GPUs that the user can use
+        if within or "below" in how:
             os.chown(text, STRANGER, STRANGER)
+        if within:  # GPUs that the user can use
             environment["SENTINEL_SIM_DIR"] = f"{text}/gpus"
         done = run_program(*command, env=environment, cwd=ROOT)
         assert done.returncode == ExitCode.USAGE, done

@@ -58,9 +58,9 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
     assert {one["status"] for one in found["gpus"][0]["checks"]} == {"pass", "n/a", "not tested"}
     code, out, _ = check("--nagios")
     assert code == 0
-    assert out.startswith("GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0")
+    assert out.startswith("GPU OK - 2 simulated GPUs tested | gpus=2 fail=0;;0 warn=0;0")
     assert out.count("\n") == 1
-    assert check("--npd") == (0, "2 GPUs tested\n", "")
+    assert check("--npd") == (0, "2 simulated GPUs tested\n", "")
     row = "pass  Simulated GPU; not tested: pcie.generation, pcie.width"
     assert check() == (0, f"GPU 0  {row}\nGPU 1  {row}\nnode   pass  2 pass\n", "")
     code, out, _ = check("-v")

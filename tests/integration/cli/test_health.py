@@ -53,8 +53,8 @@ def write(runs: Path, verdict: str) -> None:
 
 
 CASES = [
-    ("PASS", 0, "2 GPUs passed the last burn-in"),
-    ("WARN", 0, "2 GPUs passed the last burn-in"),
+    ("PASS", 0, "2 simulated GPUs passed the last burn-in"),
+    ("WARN", 0, "2 simulated GPUs passed the last burn-in"),
     ("FAIL", 1, "GPU 1 "),
     ("INCOMPLETE", 2, "INCOMPLETE"),
     ("N/A", 2, "and 1 more"),

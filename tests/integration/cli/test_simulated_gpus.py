@@ -59,3 +59,20 @@ def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
     assert f"SENTINEL_SIM_DIR={folder} has no simulated GPUs" in error
     assert "--simulate N" in error
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "chosen"),
+    [
+        ("check --npd", "--simulate 1"),
+        ("health", "--simulated"),
+        ("burnin --show-plan", "--simulate 1"),
+    ],
+)
+def test_a_verdict_says_where_only_the_variable_chose_simulated_gpus(
+    folder: Path, cli: CommandLine, command: str, chosen: str
+) -> None:
+    Registry.create(folder, 1)
+    warning = "sentinel: warning: SENTINEL_SIM_DIR is set: these are simulated GPUs\n"
+    assert cli(*command.split(), code=None).err == warning
+    assert not cli(*command.split(), *chosen.split(), code=None).err

@@ -18,6 +18,7 @@ from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import (
     RunFolder,
+    drop_torn_line,
     former_runs,
     lines,
     new_folder,
@@ -45,6 +46,20 @@ ODD: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: path.write_text(f"{DEEP}\n"), "not JSON"),
     (lambda path: path.write_bytes(b"\xff\xfe\n"), "not JSON"),
 ]
+
+
+def test_no_line_is_written_through_a_link(tmp_path: Path) -> None:
+    """The owner of the folder above may replace the folder of a run by one with links."""
+    run, victim = RunFolder(path=tmp_path / "run"), tmp_path / "victim"
+    run.path.mkdir()
+    run.events.symlink_to(victim)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run.appended(run.events)
+    assert not victim.exists()
+    victim.write_text("torn")
+    with pytest.raises(OSError, match="symbolic link"):
+        drop_torn_line(run.events)
+    assert victim.read_text() == "torn"
 
 
 def test_runs_that_begin_within_a_second_have_folders_of_their_own(tmp_path: Path) -> None:

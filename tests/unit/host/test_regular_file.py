@@ -119,10 +119,15 @@ def test_a_file_that_all_may_write_is_foreign(file: Path) -> None:
     assert why_foreign(file) is None
 
 
-def test_a_link_is_foreign(file: Path) -> None:
+def test_a_link_is_foreign_but_one_to_the_folder(file: Path) -> None:
     link = file.with_name("link")
     link.symlink_to(file)
     assert why_foreign(link) == f"{link} is a link"
+    folder = file.parent / "folder"
+    folder.symlink_to(file.parent)
+    assert why_foreign(folder / file.name) is None
+    file.parent.chmod(0o777)
+    assert why_foreign(folder / file.name) == f"all users may write {file.parent}"
 
 
 @as_root
@@ -132,6 +137,28 @@ def test_the_file_and_the_folder_of_another_user_are_foreign(file: Path) -> None
     os.chown(file, 0, 0)
     os.chown(file.parent, STRANGER, STRANGER)
     assert why_foreign(file) == f"{file.parent} belongs to uid {STRANGER}"
+
+
+@as_root
+def test_for_root_who_owns_a_folder_above_could_replace_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = file.parent / "inner" / file.name
+    inner.parent.mkdir(mode=0o755)
+    inner.write_text("{}")
+    os.chown(file.parent, STRANGER, STRANGER)
+    assert why_foreign(inner) == f"the folder {file.parent} belongs to uid {STRANGER}"
+    link = file.parent.parent / f"{file.parent.name}-link"
+    link.symlink_to(inner.parent)
+    assert why_foreign(link / inner.name) == why_foreign(inner), "a link is followed"
+    os.chown(file.parent, 0, 0)
+    assert why_foreign(link / inner.name) is None
+    os.lchown(link, STRANGER, STRANGER)
+    assert why_foreign(link / inner.name) == f"{link} belongs to uid {STRANGER}"
+    link.unlink()
+    os.chown(file.parent, STRANGER, STRANGER)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert why_foreign(inner) is None, "a user chooses whose folders to trust"
 
 
 @as_root
