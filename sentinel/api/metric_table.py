@@ -153,7 +153,7 @@ _GPU_STATE = _of_gpu(
     ("burnin_timestamp_seconds", "End of the last burn-in, since the epoch."),
     ("burnin_phase", "Current phase of a burn-in, from 1."),
     ("burnin_phases", "Phases of its plan."),
-    ("burnin_left_seconds", "Work left of a burn-in, without warming up and passes."),
+    ("burnin_left_seconds", "Work left of a burn-in, at least."),
 )
 
 _MEASURED = _of_gpu(

@@ -179,13 +179,23 @@ def why_in_vain(burnin: Burnin) -> str | None:
 
 
 def seconds_left(burnin: Burnin, plan: Plan) -> float:
-    """Compute how many seconds of work are left, without those of warming up and of passes."""
+    """Compute how many seconds of work are left at least.
+
+    Warming up is left out, and so is each pass of which nothing was measured yet.
+    """
     if burnin.finished(plan):
         return 0.0
     phase, work = plan.phases[burnin.phase], burnin.current
     done = work.stretch if phase.in_one_stretch else work.seconds
     later = sum(phase.seconds for phase in plan.phases[burnin.phase + 1 :])
-    return max(0.0, phase.seconds - done) + later
+    return max(phase.seconds - done, _seconds_of_passes(work, phase)) + later
+
+
+def _seconds_of_passes(work: PhaseWork, phase: Phase) -> float:
+    """Compute how long the patterns after the present one take at least, by those so far."""
+    covered = sum(min(times, phase.passes) for times in work.covered.values())
+    begun = covered + 1
+    return (work.seconds + work.uncounted) / begun * max(0, work.patterns * phase.passes - begun)
 
 
 def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burnin:

@@ -162,7 +162,7 @@ class BurninFields:
     #: Passes over the memory.
     passes: int
     quota_passes: int
-    #: Seconds of work left in all phases, without warming up and passes.
+    #: Seconds of work left in all phases at least: without warming up and passes not yet measured.
     left_s: float
     #: Work of all phases, also what does not count.
     seconds: float

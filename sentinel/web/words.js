@@ -58,7 +58,7 @@ export function rate(gpu) {
 /** Describe how far a GPU is in a burn-in. */
 export function burnin({ plan, number, phases, phase, left_s, waiting, over, ended }) {
   if (over) return `burn-in ${plan}: ${ended ?? "all phases are done"}`;
-  const text = `burn-in ${plan}, ${number} of ${phases}: ${phase}, ${duration(left_s)} of work left`;
+  const text = `burn-in ${plan}, ${number} of ${phases}: ${phase}, at least ${duration(left_s)} of work left`;
   return waiting ? `${text}, ${waiting}` : text;
 }
 

@@ -58,7 +58,7 @@ def burnin_bars(gpus: Sequence[GpuStatus], heading: str, size: ConsoleDimensions
 
 
 def share_done(gpu: GpuStatus) -> float:
-    """Compute the share of the work of a plan that is done; passes have no known duration."""
+    """Compute the share of the work of a plan that is done, without passes not yet measured."""
     if gpu.burnin is None or gpu.burnin.over:
         return 1.0
     worked, left = gpu.burnin.seconds, gpu.burnin.left_s

@@ -238,9 +238,9 @@ def _burnin(progress: BurninProgress) -> str:
     """Format how far a GPU is in a burn-in."""
     if progress.over:
         return f"{progress.plan}: {progress.ended or 'all phases are done'}"
-    left = format_duration(round(progress.left_s))
+    left = f"at least {format_duration(round(progress.left_s))} of work left"
     text = f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"
-    return f"{text}, {left} of work left{f', {progress.waiting}' if progress.waiting else ''}"
+    return f"{text}, {left}{f', {progress.waiting}' if progress.waiting else ''}"
 
 
 def health(gpu: GpuStatus) -> str:

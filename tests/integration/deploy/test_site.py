@@ -91,6 +91,9 @@ class TestInBrowser:
             page.evaluate("document.getElementById('__search').click()")
             page.evaluate("document.querySelector('.md-search__input').focus()")
             page.type_text("reservation")
-            page.press("ArrowRight")  # the theme reads the field when a key is released
-            page.wait_until("document.querySelectorAll('.md-search-result__item').length > 2")
+            # The theme reads the field when a key is released, once its script listens.
+            key = "new KeyboardEvent('keyup', {key: 'ArrowRight', bubbles: true})"
+            release = f"document.querySelector('.md-search__input').dispatchEvent({key})"
+            found = "document.querySelectorAll('.md-search-result__item').length > 2"
+            page.wait_until(f"{release} && {found}")
             assert page.errors == []

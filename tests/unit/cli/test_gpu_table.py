@@ -298,8 +298,8 @@ def test_a_burn_in_is_a_note_until_all_gpus_are_done() -> None:
     over = replace(one, over=True)
     ended = replace(over, ended="cancelled by user 0")
     for progress, text in (
-        (one, "standard, 3 of 12: fp16, 3 min 20 s of work left"),
-        (waits, "standard, 3 of 12: fp16, 3 min 20 s of work left, the GPU is busy"),
+        (one, "standard, 3 of 12: fp16, at least 3 min 20 s of work left"),
+        (waits, "standard, 3 of 12: fp16, at least 3 min 20 s of work left, the GPU is busy"),
         (over, "standard: all phases are done"),
         (ended, "standard: cancelled by user 0"),
     ):

@@ -448,3 +448,21 @@ def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
         state = burnin_progress.cover(state, message)
     assert (state.current.share, state.current.retained) == (0.75, 0.22)
     assert state.current.passes() == 3
+
+
+def test_the_time_left_of_passes_is_known_from_the_patterns_so_far() -> None:
+    """Two passes of four patterns, each of 10 s; some are checked only later. Then 25 s follow."""
+    plan = plan_of(MEMORY, replace(FP64, seconds=25.0))
+    state = Burnin()
+    assert burnin_progress.seconds_left(state, plan) == 25
+    for number in range(8):
+        report = Progress(
+            seconds=10.0, iterations=1, flops=0.0, bytes=0.0, checks=number % 2, errors=0
+        )
+        state = burnin_progress.count(state, MEMORY, report, None, 0.0)
+        after = 10 * (7 - number) if number else 0
+        assert burnin_progress.seconds_left(state, plan) == pytest.approx(25 + after)
+        message = MemoryCovered(pattern=str(number % 4), patterns=4, share=0.9)
+        state = burnin_progress.cover(state, message)
+        assert 25 <= burnin_progress.seconds_left(state, plan) <= 25 + 10 * (7 - number)
+    assert burnin_progress.is_done(state.current, MEMORY)
