@@ -188,14 +188,17 @@ def seconds_left(burnin: Burnin, plan: Plan) -> float:
     phase, work = plan.phases[burnin.phase], burnin.current
     done = work.stretch if phase.in_one_stretch else work.seconds
     later = sum(phase.seconds for phase in plan.phases[burnin.phase + 1 :])
-    return max(phase.seconds - done, _seconds_of_passes(work, phase)) + later
+    rest = 0.0 if _has_seconds(work, phase) else phase.seconds - done
+    return max(rest, _seconds_of_passes(work, phase)) + later
 
 
 def _seconds_of_passes(work: PhaseWork, phase: Phase) -> float:
     """Compute how long the patterns after the present one take at least, by those so far."""
     covered = sum(min(times, phase.passes) for times in work.covered.values())
-    begun = covered + 1
-    return (work.seconds + work.uncounted) / begun * max(0, work.patterns * phase.passes - begun)
+    # One that was interrupted begins again, and took less than a whole one.
+    begun = sum(work.covered.values()) + work.interruptions + 1
+    each = (work.seconds + work.uncounted) / begun
+    return each * max(0, work.patterns * phase.passes - covered - 1)
 
 
 def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burnin:

@@ -170,7 +170,7 @@ class NodeRun:
         for line in process.stderr:
             text = line.decode(errors="replace").strip()
             sys.stderr.write(f"{text}\n")
-            if text.startswith("sentinel: "):
+            if text.startswith("sentinel: ") and not text.startswith("sentinel: warning: "):
                 self._complaint = text.removeprefix("sentinel: ")
 
     def _read_events(self) -> None:

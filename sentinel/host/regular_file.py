@@ -259,7 +259,10 @@ def why_untrusted(folder: Path, mapped: tuple[int, int] | None = None) -> str | 
 
 
 #: The remedy for such a run.
-BY_ITS_USER = "The user who began the run can resume it; root, where each folder above is root's."
+BY_ITS_USER = (
+    "The user who began the run can resume it; root, where each folder above is root's, and sticky"
+    " (chmod +t) if all users may write it."
+)
 
 
 def why_foreign(file: Path) -> str | None:

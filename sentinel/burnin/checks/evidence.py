@@ -133,8 +133,8 @@ class GrowthEvidence(GpuEvidence):
 
     @property
     @abstractmethod
-    def parts(self) -> Sequence[tuple[Counters | None, Counters | None]]:
-        """The counters before and after each part of the run; a GPU may be reset in between."""
+    def parts(self) -> Sequence[tuple[Counters | None, Counters | None, bool]]:
+        """The counters before and after each part of the run, and whether those are of its end."""
 
     @property
     @abstractmethod
@@ -169,7 +169,7 @@ class GrowthEvidence(GpuEvidence):
         least: float = 0
         readings: list[str] = []
         unknown: list[Judgement] = []
-        for before, after in self.parts:
+        for before, after, ended in self.parts:
             if before is None or after is None:
                 unknown.append(untested("it needs two readings"))
                 continue
@@ -181,9 +181,12 @@ class GrowthEvidence(GpuEvidence):
             readings.append(f"from {first:g} to {last:g}")
             kept = any(word in field for word in _KEPT)
             backwards = last < first
-            if backwards or (not kept and _was_reset(before, after)):
+            reset = backwards or (not kept and _was_reset(before, after))
+            if reset:
                 why = f"{field} went backwards {readings[-1]}: " if backwards else ""
                 unknown.append(untested(f"{why}{_RESET}"))
+            if reset and not ended:
+                continue  # a GPU in use is not reset: all since then came after the killed part
             # A counter that went backwards began again at 0; a flag was cleared.
             least += last if backwards and not kept else max(0, last - first)
         if not readings:

@@ -158,7 +158,7 @@ def _read_link(number: int, counters: Counters, field: str) -> int:
 
 def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
     """Add up the growth of one counter of all links, and name those on which it grew."""
-    listed = (one.nvlinks or () for part in evidence.parts for one in part if one is not None)
+    listed = (one.nvlinks or () for part in evidence.parts for one in part[:2] if one is not None)
     numbers = {link.link for links in listed for link in links}
     new: dict[int, Growth] = {}
     why = not_applicable()

@@ -77,16 +77,17 @@ class LoadEvidence(GrowthEvidence):
         )
 
     @property
-    def parts(self) -> Sequence[tuple[Counters | None, Counters | None]]:
-        """The counters before and after each part of the run.
+    def parts(self) -> Sequence[tuple[Counters | None, Counters | None, bool]]:
+        """The counters before and after each part of the run, and whether those are of its end.
 
         A part that was killed lasts until the next one: nothing was read at its end.
         """
-        found, before = [], self.record.before
+        found: list[tuple[Counters | None, Counters | None, bool]] = []
+        before = self.record.before
         for after, again in self.record.resumed:
-            found.append((before, after or again))
+            found.append((before, after or again, after is not None))
             before = again
-        return [*found, (before, self.record.after)]
+        return [*found, (before, self.record.after, True)]
 
     @property
     def seconds(self) -> float | None:
@@ -94,7 +95,7 @@ class LoadEvidence(GrowthEvidence):
 
         A phase within which the run was killed has no end that counts its work: its samples do.
         """
-        passed = sum(after.at - before.at for before, after in self.parts if before and after)
+        passed = sum(after.at - before.at for before, after, _ in self.parts if before and after)
         works = [phase.work for phase in self.record.phases]
         worked = sum(float(work.get(k, 0.0)) for work in works for k in ("seconds", "uncounted"))
         worked = max(worked, self.record.sampled_s)

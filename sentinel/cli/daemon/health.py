@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from sentinel.errors import (
 )
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
+from sentinel.host.paths import SOCKET_VARIABLE
 from sentinel.host.verified_store import (
     LastVerdict,
     last_verdicts,
@@ -124,7 +126,7 @@ def command(
     it was replaced. Reports of burn-ins and fleets count confirmed faults, also those of GPUs
     without wrong results: Sentinel has not found them.
     """
-    if not simulated:
+    if not simulated and not (socket or os.environ.get(SOCKET_VARIABLE)):
         options.warn_of_simulated_gpus()
     if (npd or acknowledged) and (required or selected):
         raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
@@ -177,6 +179,16 @@ def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
     with contextlib.suppress(SentinelError):  # several run, and all of them are listed
         sockets.append(locate(None, folder).socket)
     return state, list(dict.fromkeys(sockets))
+
+
+def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
+    """Check whether the daemon that is meant, or else the folder, has simulated GPUs."""
+    folder = simulated_folder(chosen=simulated)
+    with contextlib.suppress(SentinelError):  # several run
+        found = locate(socket, folder)
+        if found.record is not None:
+            return found.simulated is not None
+    return folder is not None
 
 
 def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
@@ -314,7 +326,7 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
         print("no burn-in is known")
         return NPD_UNKNOWN
     if not shown:
-        noun = "GPU" if simulated_folder(chosen=simulated) is None else "simulated GPU"
+        noun = "simulated GPU" if _are_simulated(socket, simulated=simulated) else "GPU"
         print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""

@@ -583,6 +583,10 @@ def test_a_reset_hides_nothing_that_was_counted_before_or_after_it(
     assert judge(check, evidence).status is whole.status
     evidence.record.resumed = [(begin, unread)]
     assert judge(check, evidence).status is UNTESTED
+    # A GPU in use is not reset: what counted since then came after a part that was killed.
+    evidence.record.resumed = [(None, replace(end, energy_j=1.0))]
+    evidence.record.after = replace(end, at=end.at + SECONDS)
+    assert judge(check, evidence).status is UNTESTED
 
 
 @pytest.mark.parametrize("seconds", [0.0, 59.0])

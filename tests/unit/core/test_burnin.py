@@ -450,6 +450,18 @@ def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
     assert state.current.passes() == 3
 
 
+def test_interruptions_make_no_pattern_longer_in_the_time_left() -> None:
+    """Two passes of four patterns, each of 10 s, of which a newcomer cuts off the last second."""
+    state = Burnin()
+    report = Progress(seconds=10.0, iterations=1, flops=0.0, bytes=0.0, checks=1, errors=0)
+    state = burnin_progress.count(state, MEMORY, report, None, 0.0)
+    state = burnin_progress.cover(state, MemoryCovered(pattern="0", patterns=4, share=0.9))
+    for _ in range(20):
+        cut = replace(report, seconds=9.0)
+        state = burnin_progress.interrupt(burnin_progress.count(state, MEMORY, cut, None, 0.0))
+        assert 30 <= burnin_progress.seconds_left(state, plan_of(MEMORY)) <= 70
+
+
 def test_the_time_left_of_passes_is_known_from_the_patterns_so_far() -> None:
     """Two passes of four patterns, each of 10 s; some are checked only later. Then 25 s follow."""
     plan = plan_of(MEMORY, replace(FP64, seconds=25.0))
