@@ -110,8 +110,16 @@ class UsageTracker:
         return [use for uses in self._open.values() for use in uses.values()]
 
     def resume(self, use: Use) -> None:
-        """Add a use that was current when it was written; it is seen again, or ends."""
-        self._open.setdefault(use.gpu, {}).setdefault(use.key, use)
+        """Add a use that was current when it was written; it is seen again, or ends.
+
+        One that was seen again before the file could be read began when this one did.
+        """
+        uses = self._open.setdefault(use.gpu, {})
+        again = uses.get(use.key)
+        if again is not None:
+            self.replaced.append(again)
+            use = replace(again, began=use.began, first=use.first)
+        uses[use.key] = use
 
     def update(self, view: GpuView, clock_offset: float) -> None:
         """Update the uses of a GPU.

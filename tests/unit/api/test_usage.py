@@ -147,6 +147,17 @@ def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:
     assert uses.open == []
 
 
+def test_a_use_that_is_seen_before_its_file_is_read_began_when_the_file_says() -> None:
+    job = process(7)
+    (stored,) = track([busy_view(at(0), job), busy_view(at(1), job)])[0].open
+    uses, _ = track([busy_view(at(5), job)])
+    (seen,) = uses.open
+    uses.resume(stored)
+    assert uses.replaced == [seen]
+    uses.update(busy_view(at(6), job), AHEAD)
+    assert [span(use) for use in uses.open] == [("python", 0, 6)]
+
+
 def test_a_reused_pid_is_another_use() -> None:
     first = process(7)
     second = replace(first, started=1)
