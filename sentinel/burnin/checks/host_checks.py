@@ -81,9 +81,14 @@ def _troubles(port: Port, later: Port | None, active: set[str | None]) -> Iterat
     if None not in {port.rate, later.rate} and port.rate != later.rate:
         yield f"its rate was {port.rate}, and is {later.rate}"
     for name, count in later.errors.items():
-        grown = count - port.errors.get(name, count)
+        grown = _grown(port.errors.get(name, count), count)
         if grown > 0:
             yield f"{name} +{grown:,}"
+
+
+def _grown(before: int, after: int) -> int:
+    """Compute how much was counted; after a reset, by a boot between two parts, at least that."""
+    return after - before if after >= before else after
 
 
 @check(
@@ -102,9 +107,10 @@ def _node_memory_errors(evidence: HostEvidence, limits: Limits) -> Judgement:
     first, last = _read(evidence.before), _read(evidence.after or evidence.before)
     if not last.memory:
         return not_applicable("the kernel counts no errors of this host's memory")
-    counted = {
-        name: count if name.endswith("ue_count") else max(0, count - first.memory.get(name, count))
-        for name, count in last.memory.items()
-    }
+    counted = {}
+    for name, count in last.memory.items():
+        before = first.memory.get(name, count)
+        ever = name.endswith("ue_count")
+        counted[name] = max(before, count) if ever else _grown(before, count)
     text = ", ".join(f"{name} {count:,}" for name, count in counted.items() if count)
     return by_limits(sum(counted.values()), limits, text)

@@ -89,6 +89,7 @@ def clock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Clock:
     time = SimpleNamespace(monotonic=lambda: clock.now)
     monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr("sentinel.stressor.context.time", time)
+    monkeypatch.setattr("sentinel.stressor.pipeline.time", time)
     monkeypatch.setattr(bench.lease_keeper, "stopped", clock)
     return clock
 

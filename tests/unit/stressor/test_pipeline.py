@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,6 +54,7 @@ def test_every_check_is_collected_before_its_slot_is_overwritten(
     bench: Workbench, slots: int, share: float, parts: list[int]
 ) -> None:
     """For any size of quanta, the host has the result of a check two steps later."""
+    bench.ctx.quantum = math.inf
     pipeline = unprepared_pipeline(bench)
     del pipeline.slots[slots:]
     pipeline.per_quantum = 1 + round(share * ((slots - 1) // 2 - 1))
@@ -83,6 +86,29 @@ def test_every_check_is_collected_before_its_slot_is_overwritten(
     pipeline.examiner.sums = [right] * 3
     pipeline.finish_seed()
     assert list(checked) == list(range(pipeline.written))
+
+
+def test_results_that_the_host_is_slow_to_launch_are_left_to_the_next_quantum(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_of(bench)
+    pipeline.per_quantum = (len(pipeline.slots) - 1) // 2
+    now, each, multiply = 0.0, 0.4, pipeline.product.multiply
+
+    def multiply_slowly(out: Tensor) -> None:
+        nonlocal now
+        now += each * bench.ctx.quantum
+        multiply(out)
+
+    vars(pipeline.product)["multiply"] = multiply_slowly
+    monkeypatch.setattr("sentinel.stressor.pipeline.time", SimpleNamespace(monotonic=lambda: now))
+    assert pipeline.per_quantum > 3
+    assert pipeline.step()
+    assert pipeline.written == bench.done().iterations == 3
+    assert pipeline.compute_unpaced(7) == 7
+    each = 2.0  # not even one fits
+    assert pipeline.step()
+    assert pipeline.written == 3 + 7 + 1
 
 
 def test_a_sample_checks_one_in_sixteen_and_covers_every_slot(bench: Workbench) -> None:
