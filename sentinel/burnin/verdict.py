@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, worst_first
+from sentinel.burnin.checks.measures import format_value
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.config.plan import Plan
 from sentinel.errors import ExitCode
@@ -103,7 +104,7 @@ def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> 
 
 def describe_result(result: CheckResult) -> str:
     """Describe a result that is not PASS in one line."""
-    value = "" if result.value is None else f" {result.value}{result.unit and ' ' + result.unit}"
+    value = "" if result.value is None else f" {format_value(result.value, result.unit)}"
     text = f"{result.id}:{value} ({result.threshold}; {result.source})"
     return f"{text}: {result.evidence}" if result.evidence else text
 

@@ -295,7 +295,7 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     name = "temperature_margin_c"
     least = min(evidence.samples(name) or [read(evidence.now, name)])
     begins = evidence.now.slowdown_margin_c or 0
-    shown = f"a margin of {least:g} C at least; it slows down at a margin of {begins} C"
+    shown = f"its margin fell to {least:g} C; it slows down at {begins} C"
     return by_limits(least - begins, limits, shown)
 
 

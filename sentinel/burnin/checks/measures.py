@@ -64,7 +64,7 @@ def format_value(value: Any, unit: str = "") -> str:
         case bool():
             text = "yes" if value else "no"
         case float():
-            text = f"{value:.6g}"
+            text = f"{value:.4g}" if abs(value) < 1 else f"{value:.6g}"
         case int():
             text = f"{value:,}"
         case list() | tuple():

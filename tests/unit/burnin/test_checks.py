@@ -408,7 +408,8 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 4})), WARN, 1),
     ("node.infiniband", host(PORTS[0], port(errors={"link_downed": 2})), WARN, 1),
     ("node.infiniband", host(PORTS[0]), WARN, 1),
-    # A counter that was reset, or that could not be read, proves nothing.
+    ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 2})), WARN, 1),
+    # A counter that shows nothing after a reset, or that could not be read, proves nothing.
     ("node.infiniband", host(PORTS[0], port(errors={"symbol_error": 0})), PASS, 0),
     ("node.infiniband", host(PORTS[0], port(state=None)), PASS, 0),
     # Not used at all, or another kind of network.
@@ -428,6 +429,9 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.infiniband", host(before=()), ABSENT, None),
     ("node.memory_errors", memory({"mc0 ce_count": 5}, **{"mc0 ce_count": 5}), PASS, 0),
     ("node.memory_errors", memory({"mc0 ce_count": 7}, **{"mc0 ce_count": 5}), WARN, 2),
+    # A boot between two parts of a run reset it.
+    ("node.memory_errors", memory({"mc0 ce_count": 2}, **{"mc0 ce_count": 5}), WARN, 2),
+    ("node.memory_errors", memory({"mc0 ue_count": 0}, **{"mc0 ue_count": 1}), WARN, 1),
     ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),
     ("node.memory_errors", memory(None, **{"mc0 ce_count": 5}), PASS, 0),
     ("node.memory_errors", memory(None), ABSENT, None),
@@ -472,7 +476,7 @@ def test_each_check_has_the_result_of_its_row(
 
 def test_a_margin_of_temperature_is_called_a_margin() -> None:
     found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
-    assert found.evidence == "a margin of 57 C at least; it slows down at a margin of -2 C"
+    assert found.evidence == "its margin fell to 57 C; it slows down at -2 C"
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
