@@ -116,8 +116,12 @@ def _unknown(record: GpuRecord) -> list[str]:
         found.append("no result was checked")
     if record.before is None:
         found.append("its counters before the run are not known")
+    elif (why := record.before.why_unread) is not None:
+        found.append(f"its counters before the run are not known: {why}")
     elif record.after is None:
         found.append("its counters after the run are not known: the run was cut off")
+    elif (why := record.after.why_unread) is not None:
+        found.append(f"its counters after the run are not known: {why}")
     if record.dropped:
         found.append(f"{record.dropped} events or samples could not be recorded")
     return found

@@ -141,7 +141,8 @@ class SimulatedDriver(BasicDriver):
 
     def mig(self, uuid: str) -> bool:
         """Check whether a test has divided the GPU."""
-        return bool(self._registry.figures(uuid).get("mig"))
+        with _translated():
+            return bool(self._registry.figures(uuid).get("mig"))
 
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time since the last call in which a process worked.

@@ -159,6 +159,11 @@ class Counters:
         """Build the counters of this GPU after a failure of all its calls for the same reason."""
         return replace(self, failed=dict.fromkeys(READ_FIELDS, why))
 
+    @property
+    def why_unread(self) -> str | None:
+        """Why nothing of this GPU could be read, or None if something was."""
+        return next(iter(self.failed.values())) if self.failed.keys() >= set(READ_FIELDS) else None
+
 
 #: The fields that are read by calls for one GPU once it is identified.
 READ_FIELDS = tuple(

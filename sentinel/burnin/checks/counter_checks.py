@@ -27,7 +27,6 @@ from sentinel.burnin.checks.evidence import (
     judge_sum,
     read,
 )
-from sentinel.protocol.counters import READ_FIELDS
 
 TABLE = Table()
 check = TABLE.check
@@ -70,8 +69,8 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
     for counters in (evidence.now, *evidence.readings):
         if counters.lost is not None:
             return Judgement(status=Status.FAIL, value="lost", evidence=counters.lost)
-    if evidence.now.failed.keys() >= set(READ_FIELDS):
-        return untested(next(iter(evidence.now.failed.values())))
+    if (why := evidence.now.why_unread) is not None:
+        return untested(why)
     return Judgement(status=Status.PASS, value="readable")
 
 

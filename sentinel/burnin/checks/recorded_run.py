@@ -84,8 +84,13 @@ def read_run(folder: RunFolder) -> Recorded:
         record.resumed = [(end.get(uuid), again.get(uuid)) for end, again in resumed]
         known = "after" in counters and counters.get("driver_error") is None
         if record.before is not None and record.after is None and known:
-            gone = "it is not listed any more after the run"
-            record.after = replace(record.before, lost=gone)
+            # One that is listed, but could not be opened, has no UUID.
+            blind = after.get("")
+            if blind is not None and (why := blind.why_unread) is not None:
+                record.after = record.before.unread(why)
+            else:
+                gone = "it is not listed any more after the run"
+                record.after = replace(record.before, lost=gone)
     return Recorded(
         header=header,
         plan=plan,

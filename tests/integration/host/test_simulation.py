@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+from sentinel.probe.driver import ReadError
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
@@ -317,6 +318,13 @@ def test_an_injected_fault_affects_its_gpu_until_it_is_removed(
     registry.inject(first.uuid, None)
     assert registry.fault(first.uuid) is None
     registry.inject(first.uuid, None)
+
+
+def test_figures_that_are_no_object_make_their_gpu_unreadable(registry: Registry, gpu: Gpu) -> None:
+    """Any other error ends the probe, for all GPUs."""
+    (registry.folder / gpu.uuid / "figures").write_text("garbage")
+    with pytest.raises(ReadError):
+        SimulatedDriver(registry).mig(gpu.uuid)
 
 
 def test_every_gpu_has_a_device_node_that_can_be_watched_and_opened(registry: Registry) -> None:

@@ -35,6 +35,7 @@ from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
+from tests.harness.check_evidence import HEALTHY
 from tests.harness.example_run import COPY, STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, Parsed, closed, schema_problems
 
@@ -308,6 +309,27 @@ def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: 
     assert found.verdict is Verdict.INCOMPLETE
     (reason,) = found.gpus[0].reasons
     assert "counters after the run are not known" in reason
+
+
+#: A GPU whose handle could not be had.
+BLIND = {"uuid": "", "failed": HEALTHY.unread("no permission").failed}
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted", "reason"),
+    [
+        ({"uuid": "GPU-other"}, Verdict.FAIL, "it is not listed any more after the run"),
+        ({"uuid": "", "lost": "it fell off"}, Verdict.FAIL, "it is not listed any more"),
+        (BLIND, Verdict.INCOMPLETE, "after the run are not known: no permission"),
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_after_a_run_is_not_one_that_is_gone(
+    tmp_path: Path, after: dict[str, object], wanted: Verdict, reason: str
+) -> None:
+    folder = ExampleRun(moved={0: after}).write(tmp_path)
+    found = judge_run(folder, Thresholds())
+    assert found.gpus[0].verdict is wanted
+    assert reason in found.gpus[0].reasons[0]
 
 
 def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.verdict import MAX_BYTES, Verdict, judge_gpu, judge_node, verdict_summary
 from sentinel.config.plan import Plan
 from sentinel.protocol.counters import Counters
-from tests.harness.check_evidence import STEADY, Run
+from tests.harness.check_evidence import HEALTHY, STEADY, Run
 from tests.harness.example_run import RUNS, ExampleRun, report_of
 
 PLAN = Plan(name="test", phases=(STEADY,))
@@ -53,7 +53,16 @@ def test_a_fault_is_final_and_a_pass_needs_every_quota(
     assert found() is wanted
 
 
-@pytest.mark.parametrize("changes", [{"before": None}, {"after": None}, {"dropped": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"before": None},
+        {"after": None},
+        {"before": HEALTHY.unread("no permission")},
+        {"after": HEALTHY.unread("the driver failed before all was read")},
+        {"dropped": 3},
+    ],
+)
 def test_a_pass_needs_the_counters_and_every_event(changes: dict[str, Any]) -> None:
     record = Run().record()
     for name, value in changes.items():
