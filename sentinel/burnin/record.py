@@ -556,7 +556,7 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
             lists = {
                 TELEMETRY: phase.telemetry,
                 WORK: worked.reports,
-                LINK: phase.links,
+                LINK: worked.links,
                 UNIT: worked.units,
             }
             if sample["event"] in lists:

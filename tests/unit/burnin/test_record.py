@@ -69,6 +69,13 @@ def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
     assert [s.at for s in three.reports] == [8.0]
 
 
+def test_the_last_rates_of_links_are_of_the_phase_that_measured_them() -> None:
+    link = {"event": "link", "gpu": "G", "part": "host_to_device", "peer": None, "size": 4}
+    samples = tuple({**link, "at": at, "rate": at} for at in (5.0, 6.5))
+    phases = record(*BEGUN, event("stressor.ready", 7.0), samples=samples).phases
+    assert [[s.at for s in phase.links] for phase in phases] == [[], [5.0, 6.5], []]
+
+
 @pytest.mark.parametrize("first", ["burnin.phase_started", "stressor.starting"])
 @pytest.mark.parametrize("resumed", [False, True])
 def test_what_a_daemon_does_with_a_gpu_that_is_done_is_not_of_the_run(
