@@ -239,6 +239,16 @@ def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
     }
 
 
+def test_the_last_readings_of_a_stressor_are_of_its_load() -> None:
+    """Its end is when its exit was seen; that it may have been killed before is for XIDs."""
+    reading = {"event": "telemetry", "gpu": "G", "temperature_c": 70}
+    samples = (*({**reading, "at": 30.0 + at} for at in range(12)), {**reading, "at": 45.0})
+    end = {"event": "end", "gpu": "G", "pid": 7, "at": 41.5}
+    found = record(*BEGUN, event("stressor.starting", 43.0), samples=(*samples, end))
+    pairs = [(first.at, last.at) for _, first, last in found.under_load()]
+    assert pairs == [(30.0 + at, 31.0 + at) for at in range(11)]
+
+
 def test_the_samples_of_a_run_become_checksums() -> None:
     row = {"key": "bf16", "checksum": "0xa", "stored": None}
     sample = {"event": "checksum", "at": 1.0, "gpu": "G", **row}
