@@ -144,7 +144,11 @@ class GrowthEvidence(GpuEvidence):
     @property
     def time(self) -> str:
         """The time of load, for messages."""
-        return f"{self.seconds:g} s"
+        return f"{self.seconds:g} s of load"
+
+    @abstractmethod
+    def seen(self, reason: str) -> str:
+        """Describe when readings had a reason for reduced clocks, or return nothing."""
 
     def pair(self) -> tuple[Counters, Counters]:
         """Return the counters before and after.

@@ -24,11 +24,19 @@ _new_error = TABLE.like(source=basis.XID_48, do=basis.ISOLATE_48, unit="errors",
 _throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 
 
-def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
-    """Judge the share of the time by which a counter of seconds grew."""
+def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "") -> Judgement:
+    """Judge the share of the time by which a counter of seconds grew.
+
+    Args:
+        evidence: The GPU.
+        limits: Of the share.
+        field: The counter.
+        reason: What readings call it, to say when it was; empty for what is normal.
+    """
     grown = evidence.growth(field)
     share = evidence.per_second(grown.least)
-    return grown.judged(by_limits(share, limits, f"{grown.least:g} s in {evidence.time}"))
+    parts = (f"{grown.least:g} s in {evidence.time}", reason and evidence.seen(reason))
+    return grown.judged(by_limits(share, limits, "; ".join(filter(None, parts))))
 
 
 @_new_error("ecc.uncorrected_new")
@@ -125,7 +133,7 @@ def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 
     Reads field 270, CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN.
     """
-    return _share(evidence, limits, "hardware_thermal_throttled_s")
+    return _share(evidence, limits, "hardware_thermal_throttled_s", "hw_thermal_slowdown")
 
 
 @_throttled("throttle.power_brake", do=basis.POWER, fail=above(0.01), warn=above(0))
@@ -134,7 +142,7 @@ def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement
 
     Reads field 271, CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN.
     """
-    return _share(evidence, limits, "power_brake_throttled_s")
+    return _share(evidence, limits, "power_brake_throttled_s", "hw_power_brake_slowdown")
 
 
 @_throttled("throttle.software_thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
@@ -143,7 +151,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 
     Reads field 269, CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN.
     """
-    return _share(evidence, limits, "software_thermal_throttled_s")
+    return _share(evidence, limits, "software_thermal_throttled_s", "sw_thermal_slowdown")
 
 
 @_throttled("throttle.thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))

@@ -276,7 +276,8 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """
     new = _link_growth(evidence, "crc_errors_total")
     rate = evidence.per_second(new.least)
-    return new.judged(by_limits(rate, limits, f"{new.text} in {evidence.time}"))
+    text = f"{new.least:g} errors in {evidence.time}" + (f": {new.text}" if new.text else "")
+    return new.judged(by_limits(rate, limits, text))
 
 
 # --- the fabric ------------------------------------------------------------------------------

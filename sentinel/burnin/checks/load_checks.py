@@ -22,6 +22,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
+from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY
@@ -106,6 +107,21 @@ class LoadEvidence(GrowthEvidence):
         """The time of load, for messages, with what was not recorded of it."""
         gap = " that were recorded: a part of the run was killed" if self.record.cut else ""
         return f"{super().time}{gap}"
+
+    def seen(self, reason: str) -> str:
+        """Describe when readings had a reason for reduced clocks, or return nothing."""
+        found = [
+            (phase.phase.name, sample)
+            for phase in self.record.phases
+            for sample in phase.telemetry
+            if reason in (sample.values.get("reasons") or ())
+        ]
+        if not found:
+            return ""
+        (_, first), (_, last) = found[0], found[-1]
+        since = format_time(first.values.get("time"))
+        text = f"seen in {', '.join(dict.fromkeys(name for name, _ in found))} from {since} on"
+        return f"{text}, last {format_seconds(last.at - first.at)} later"
 
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""

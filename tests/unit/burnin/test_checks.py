@@ -476,7 +476,9 @@ def test_each_check_has_the_result_of_its_row(
 
 def test_a_margin_of_temperature_is_called_a_margin() -> None:
     found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
-    assert found.evidence == "its margin fell to 57 C; it slows down at -2 C"
+    assert found.evidence == (
+        "its margin, to the nearest limit of any sensor, fell to 57 C; it slows down at -2 C"
+    )
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
@@ -614,7 +616,29 @@ def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> Non
     evidence.record.cut, evidence.record.sampled_s = True, 3500.0
     result = judge("throttle.power_brake", evidence)
     assert (result.status, result.value) == (WARN, 0.01)
-    assert "35 s in 3500 s that were recorded: a part of the run was killed" in result.evidence
+    killed = "35 s in 3500 s of load that were recorded: a part of the run was killed"
+    assert killed in result.evidence
+
+
+def test_a_share_of_the_time_says_when_readings_showed_it() -> None:
+    """Readings are a second apart: a short slowdown may be in none of them."""
+    evidence = Run(after={"software_thermal_throttled_s": 900.0}).evidence()
+    check = "throttle.software_thermal"
+    assert judge(check, evidence).evidence == "900 s in 3600 s of load"
+    steady = evidence.record.phases[-1]
+    for place in (7, 30, 52):
+        sample = steady.telemetry[place]
+        values = {"reasons": ["sw_thermal_slowdown"], "time": f"2026-11-27T20:26:{place:02}+00:00"}
+        steady.telemetry[place] = replace(sample, values={**sample.values, **values})
+    assert judge(check, evidence).evidence == (
+        "900 s in 3600 s of load; seen in steady from 2026-11-27 20:26:07 +0000 on, last 45 s later"
+    )
+
+
+def test_a_rate_of_errors_of_links_says_how_many_there_were_and_where() -> None:
+    for errors, text in ((36, "36 errors in 3600 s of load: link 0"), (0, "0 errors in 3600 s")):
+        evidence = Run(after={"nvlinks": nvlinks(crc_errors_total=errors)}).evidence()
+        assert judge("nvlink.crc_rate", evidence).evidence.startswith(text)
 
 
 def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None:
