@@ -122,7 +122,9 @@ def describe_phase(phase: Mapping[str, Any]) -> str:
 def describe_passes(phase: Mapping[str, Any]) -> str:
     """Describe how often a phase has covered the memory; its seconds may take more passes."""
     passes, needed = phase["passes"], phase["quota_passes"]
-    return f"{passes} of {needed} passes" if passes <= needed else f"{passes} passes ({needed} needed)"
+    if passes > needed:
+        return f"{passes} passes ({needed} needed)"
+    return f"{passes} of {needed} passes"
 
 
 def memory_heat(phase: Mapping[str, Any]) -> str:
