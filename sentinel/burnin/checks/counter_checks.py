@@ -269,7 +269,7 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
 
 _MARGIN = f"; margin: {basis.OWN}"
 _DECLARED = f"{basis.NVML}: NVML_TEMPERATURE_THRESHOLD"
-_cool = TABLE.like(do=basis.COOLING, unit="C left")
+_cool = TABLE.like(do=basis.HOT, unit="C left")
 
 
 @_cool("temperature.gpu", source=f"{_DECLARED}_GPU_MAX{_MARGIN}", fail=below(0), warn=at_most(3))

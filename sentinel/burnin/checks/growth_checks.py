@@ -145,7 +145,7 @@ def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement
     return _share(evidence, limits, "power_brake_throttled_s", "hw_power_brake_slowdown")
 
 
-@_throttled("throttle.software_thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.software_thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The driver did not slow down because of heat.
 
@@ -154,7 +154,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
     return _share(evidence, limits, "software_thermal_throttled_s", "sw_thermal_slowdown")
 
 
-@_throttled("throttle.thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No slowdown because of heat, on drivers that count all heat together.
 

@@ -474,6 +474,18 @@ def test_each_check_has_the_result_of_its_row(
     assert status not in {UNTESTED, ABSENT} or found.evidence
 
 
+def test_a_fault_of_heat_is_no_less_severe_than_a_warning_of_it() -> None:
+    warm = Run(after={"hardware_thermal_throttled_s": 1.0}).evidence()
+    hot = Run(after={"software_thermal_throttled_s": 900.0}).evidence()
+    found = [
+        judge("throttle.hardware_thermal", warm),
+        judge("throttle.software_thermal", hot),
+        judge("temperature.limit", moment(temperature_margin_c=-2, slowdown_margin_c=-2)),
+    ]
+    assert [result.status for result in found] == [WARN, FAIL, FAIL]
+    assert {result.severity for result in found} == {Severity.TRIAGE}
+
+
 def test_a_margin_of_temperature_is_called_a_margin() -> None:
     found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
     assert found.evidence == (
