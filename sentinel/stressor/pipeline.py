@@ -108,6 +108,7 @@ class ResultPipeline:
 
     Attributes:
         between: Called between two quanta if set; tests flip bits there.
+        computed: The number of results queued so far.
         checks: The number of results checked so far.
         errors: The number of wrong results, inputs and references so far.
         per_quantum: The most results that one call of :meth:`step` computes.
@@ -135,7 +136,7 @@ class ResultPipeline:
         self.product = product
         self.slots = product.slots
         self.between: Callable[[], None] | None = None
-        self.seed = self.checks = self.errors = 0
+        self.seed = self.computed = self.checks = self.errors = 0
         self.inspector = Inspector(ctx, product, layout, slices)
         self.examiner = Examiner(product, self.inspector, reporter)
         self._ctx = ctx
@@ -340,9 +341,9 @@ class ResultPipeline:
             False if the workload is to return.
         """
         count = self.per_quantum if at_most is None else min(self.per_quantum, max(1, at_most))
-        first = self._written
+        first = self.computed
         checked = self._queue_results(count)
-        count = self._written - first
+        count = self.computed - first
         self._queue_snapshot(checked)
         self._ctx.report(
             iterations=count,
@@ -363,12 +364,12 @@ class ResultPipeline:
 
         As in :meth:`step`, each quantum is waited for, and its checks are collected one later.
         """
-        first = self._written
-        while (left := first + count - self._written) > 0 and not self.inspector.stopped:
+        first = self.computed
+        while (left := first + count - self.computed) > 0 and not self.inspector.stopped:
             self._queue_snapshot(self._queue_results(min(self.per_quantum, left)))
             self.inspector.wait()
             self._collect_checks(keep=1)
-        return self._written - first
+        return self.computed - first
 
     def _queue_results(self, count: int) -> list[int]:
         """Queue up to ``count`` results, and return the slots whose checks were queued.
@@ -386,6 +387,7 @@ class ResultPipeline:
             checked += self._check_to(self._written + lead - len(self.slots) + 1)
             self.product.multiply(self.slots[self._written % len(self.slots)])
             self._written += 1
+            self.computed += 1
         return checked
 
     def _check_to(self, end: int, *, every: bool = False) -> list[int]:

@@ -340,9 +340,9 @@ def run_load_phase(pipeline: ResultPipeline, end: float) -> bool:
     queued = 0.0  # the last step's work is still running when the step returns
     while (left := end - time.monotonic() - queued) > pipeline.seconds / 2 or not queued:
         products = max(1, min(pipeline.per_quantum, round(left / pipeline.seconds)))
-        first = pipeline.written
+        first = pipeline.computed
         if not pipeline.step(at_most=products):
             return False
-        queued = (pipeline.written - first) * pipeline.seconds
+        queued = (pipeline.computed - first) * pipeline.seconds
     pipeline.settle()
     return not pipeline.inspector.stopped

@@ -87,7 +87,7 @@ def _troubles(port: Port, later: Port | None, active: set[str | None]) -> Iterat
 
 
 def _grown(before: int, after: int) -> int:
-    """Compute how much was counted; after a reset, by a boot between two parts, at least that."""
+    """Compute how much was counted: after a reset of the counter, at least what it shows."""
     return after - before if after >= before else after
 
 

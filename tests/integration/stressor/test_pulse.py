@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.config.options import Sync
-from sentinel.protocol.stressor import MemoryTarget, Note, Progress, Ready
+from sentinel.protocol.stressor import FindingPlace, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor import sizing
 from sentinel.stressor import workloads as module
+from sentinel.stressor.comparison import flip
 from sentinel.stressor.device import Fence
 from sentinel.stressor.matmul import DTYPES, Shape
 from sentinel.stressor.pipeline import ResultPipeline
@@ -163,6 +164,26 @@ def test_a_wrong_product_is_counted(
     pulse(bench.ctx, hz=2.0, size=64)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]
+
+
+def test_a_wrong_input_makes_no_phase_longer(
+    bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It empties the ring, whose cursors start again; here in the last step of a phase."""
+    clock.end = BEGIN + PERIODS / 2.0
+    steps = iter(range(10**9))
+    step = ResultPipeline.step
+
+    def corrupt_and_step(pipeline: ResultPipeline, *, at_most: int) -> bool:
+        if next(steps) == 29:
+            flip(pipeline.product.left, 0, 14)
+        return step(pipeline, at_most=at_most)
+
+    monkeypatch.setattr(ResultPipeline, "step", corrupt_and_step)
+    pulse(bench.ctx, hz=2.0, size=64)
+    assert [finding.place for finding in bench.findings()] == [FindingPlace.INPUT]
+    for begin, end in queue.busy[1:-1]:
+        assert end - begin == pytest.approx(0.25, abs=PRODUCT_S / 2 + 1e-6)
 
 
 # --- bursts ----------------------------------------------------------------------------------

@@ -429,7 +429,7 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.infiniband", host(before=()), ABSENT, None),
     ("node.memory_errors", memory({"mc0 ce_count": 5}, **{"mc0 ce_count": 5}), PASS, 0),
     ("node.memory_errors", memory({"mc0 ce_count": 7}, **{"mc0 ce_count": 5}), WARN, 2),
-    # A boot between two parts of a run reset it.
+    # It was reset during the run.
     ("node.memory_errors", memory({"mc0 ce_count": 2}, **{"mc0 ce_count": 5}), WARN, 2),
     ("node.memory_errors", memory({"mc0 ue_count": 0}, **{"mc0 ue_count": 1}), WARN, 1),
     ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),

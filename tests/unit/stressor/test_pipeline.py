@@ -111,6 +111,26 @@ def test_results_that_the_host_is_slow_to_launch_are_left_to_the_next_quantum(
     assert pipeline.written == 3 + 7 + 1
 
 
+@pytest.mark.parametrize("place", ["left", "reference"])
+def test_a_repair_changes_no_number_of_results(bench: Workbench, place: str) -> None:
+    """A wrong input empties the ring, whose cursors start again."""
+    pipeline = pipeline_of(bench)
+    step_until(pipeline, 3)
+    computed: list[Tensor] = []
+    multiply = pipeline.product.multiply
+
+    def count_and_multiply(out: Tensor) -> None:
+        computed.append(out)
+        multiply(out)
+
+    vars(pipeline.product)["multiply"] = count_and_multiply
+    flip(getattr(pipeline.product, place), 0, 3)
+    count = len(pipeline.slots)
+    assert pipeline.compute_unpaced(count) == count
+    assert len(bench.findings()) == 1
+    assert count <= len(computed) < count + 10, "some more are computed for the diagnosis"
+
+
 def test_a_sample_checks_one_in_sixteen_and_covers_every_slot(bench: Workbench) -> None:
     pipeline = pipeline_of(bench, verify="sample")
     step_until(pipeline, 3)
