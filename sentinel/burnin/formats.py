@@ -46,7 +46,9 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
             )
-            yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
+            count = format_count(len(gpu["interruptions"]), "interruption")
+            away = measures.format_seconds(sum(found["away_s"] for found in gpu["interruptions"]))
+            yield f"            {count}, {away} in all: {causes}"
         if gpu["not_tested"]:
             names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
             yield f"            not tested: {names}"
@@ -126,7 +128,7 @@ def _phase_line(phase: Mapping[str, Any], why: str | None) -> str:
     if phase["memory_share"]:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
     if phase.get("retained_share"):
-        parts.append(f"{phase['retained_share']:.1%} held untouched")
+        parts.append(f"{phase['retained_share']:.1%} held untouched, a stripe at a time")
     parts += filter(None, (memory_heat(phase), describe_swing(phase)))
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
