@@ -82,8 +82,8 @@ _ALL_LINKS = 0xFFFFFFFF
 _FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
 _SLOW_FIELDS = (83, 94, 138, 139, 269, 270)
 _SUMS = {138, 139}
-#: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75, which
-#: is the hardware's alone on an H100.
+#: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75.
+#: On an H100, that is the hardware's alone.
 _HEAT = ("software_thermal_throttled_s", "hardware_thermal_throttled_s")
 _ALL_HEAT = 75
 
