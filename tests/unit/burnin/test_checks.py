@@ -647,6 +647,15 @@ def test_a_share_of_the_time_says_when_readings_showed_it() -> None:
     )
 
 
+def test_a_link_to_the_host_says_which_way_each_rate_is() -> None:
+    shared = {LinkPart.ALL_TO_DEVICE: 39.8, LinkPart.ALL_TO_HOST: 33.6}
+    evidence = Run(links=Links(host={**TO_HOST, **shared})).evidence()
+    assert judge("links.host", evidence).evidence.startswith(
+        "to the GPU 55.3 GB/s, to the host 55.3 GB/s, both ways at once 90 GB/s,"
+        " to each GPU while all copy 39.8 GB/s, from each 33.6 GB/s"
+    )
+
+
 def test_a_rate_of_errors_of_links_says_how_many_there_were_and_where() -> None:
     for errors, text in ((36, "36 errors in 3600 s of load: link 0"), (0, "0 errors in 3600 s")):
         evidence = Run(after={"nvlinks": nvlinks(crc_errors_total=errors)}).evidence()
