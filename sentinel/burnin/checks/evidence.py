@@ -146,6 +146,15 @@ class GrowthEvidence(GpuEvidence):
         """The time of load, for messages."""
         return f"{self.seconds:g} s of load"
 
+    @property
+    @abstractmethod
+    def beside_others(self) -> float:
+        """The seconds between the readings in which others had the GPU, or may have had it."""
+
+    @abstractmethod
+    def throttled(self, reason: str) -> float:
+        """Add up the seconds of load in which readings had a reason for reduced clocks."""
+
     @abstractmethod
     def seen(self, reason: str) -> str:
         """Describe when readings had a reason for reduced clocks, or return nothing."""

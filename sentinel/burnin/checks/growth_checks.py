@@ -8,6 +8,7 @@ from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Severity,
+    Status,
     Table,
     Unjudged,
     above,
@@ -27,16 +28,29 @@ _throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "") -> Judgement:
     """Judge the share of the time by which a counter of seconds grew.
 
+    It grows beside others as well: what surely was under load alone can be a fault.
+
     Args:
         evidence: The GPU.
         limits: Of the share.
         field: The counter.
         reason: What readings call it, to say when it was; empty for what is normal.
     """
-    grown = evidence.growth(field)
-    share = evidence.per_second(grown.least)
-    parts = (f"{grown.least:g} s in {evidence.time}", reason and evidence.seen(reason))
-    return grown.judged(by_limits(share, limits, "; ".join(filter(None, parts))))
+    grown, others = evidence.growth(field), evidence.beside_others
+    own, of_all = grown.least, limits
+    text = f"{own:g} s in {evidence.time}"
+    if reason and others:
+        own = max(own - others, min(own, evidence.throttled(reason)))
+        of_all = {name: limit for name, limit in limits.items() if name != "fail"}
+    if own < grown.least:
+        text += f", {own:.4g} s of it surely: others may have had the GPU for {others:.4g} s"
+    text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
+    found = by_limits(evidence.per_second(own), limits, text)
+    if found.status is not Status.FAIL:
+        # What others may have caused is a warning at most.
+        share = grown.least / ((evidence.seconds or 0.0) + others)
+        found = by_limits(share, of_all, text)
+    return grown.judged(found)
 
 
 @_new_error("ecc.uncorrected_new")
@@ -156,7 +170,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 
 @_throttled("throttle.thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No slowdown because of heat, on drivers that count all heat together.
+    """No slowdown because of heat, on drivers that do not count those of the driver apart.
 
     Reads field 75, PERF_POLICY_THERMAL, or nvmlDeviceGetViolationStatus, on drivers without 269.
     """

@@ -647,6 +647,56 @@ def test_a_share_of_the_time_says_when_readings_showed_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("taken", "seen", "status", "share"),
+    [
+        (None, 0, FAIL, 900 / SECONDS),
+        # A job of 800 s, beside which as much may have been counted; one of an hour.
+        ("gpu.yielding", 0, WARN, 900 / (SECONDS + 800)),
+        ("gpu.yielding", 200, FAIL, 200 / SECONDS),
+        ("gpu.reserved", 100, WARN, 900 / (SECONDS + 800)),
+    ],
+)
+def test_heat_beside_others_is_no_fault(
+    taken: str | None, seen: int, status: Status, share: float
+) -> None:
+    begin = HEALTHY.at
+    events: list[dict[str, Any]] = [{"event": "stressor.starting", "at": begin + 0.01}]
+    if taken is not None:
+        events += [
+            {"event": taken, "at": begin + 1000},
+            {"event": "gpu.idle", "at": begin + 1790},
+            {"event": "stressor.starting", "at": begin + 1800},
+        ]
+    run = Run(after={"software_thermal_throttled_s": 900.0}, events=tuple(events))
+    evidence = run.evidence()
+    sample = evidence.record.phases[-1].telemetry[0]
+    hot = {**sample.values, "reasons": ["sw_thermal_slowdown"]}
+    evidence.record.phases[-1].telemetry = [
+        replace(sample, at=begin + 10.0 + second, values=hot if second <= seen else sample.values)
+        for second in range(400)
+    ]
+    result = judge("throttle.software_thermal", evidence)
+    assert result.status is status
+    assert result.value == pytest.approx(share, rel=1e-3)
+    assert ("others may have had the GPU for 800 s" in result.evidence) == (taken is not None)
+
+
+def test_what_a_job_before_the_first_stressor_or_after_a_kill_caused_is_no_fault() -> None:
+    begin = HEALTHY.at
+    run = Run(
+        after={"hardware_thermal_throttled_s": 900.0},
+        events=({"event": "stressor.starting", "at": begin + 600},),
+    )
+    evidence = run.evidence()
+    assert evidence.beside_others == 600
+    # Killed at its last event, and resumed 400 s later.
+    evidence.record.resumed = [(None, replace(evidence.now, at=begin + 1000))]
+    evidence.record.events.append({"event": "stressor.starting", "at": begin + 1100})
+    assert evidence.beside_others == 600 + 500
+    assert judge("throttle.hardware_thermal", evidence).status is WARN
+
+
 def test_a_link_to_the_host_says_which_way_each_rate_is() -> None:
     shared = {LinkPart.ALL_TO_DEVICE: 39.8, LinkPart.ALL_TO_HOST: 33.6}
     evidence = Run(links=Links(host={**TO_HOST, **shared})).evidence()
