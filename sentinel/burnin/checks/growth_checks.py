@@ -8,11 +8,9 @@ from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Severity,
-    Status,
     Table,
     Unjudged,
     above,
-    by_limits,
     not_applicable,
 )
 from sentinel.burnin.checks.evidence import REPAIRS_PENDING, GrowthEvidence, judge_sum
@@ -28,8 +26,6 @@ _throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "") -> Judgement:
     """Judge the share of the time by which a counter of seconds grew.
 
-    It grows beside others as well: what surely was under load alone can be a fault.
-
     Args:
         evidence: The GPU.
         limits: Of the share.
@@ -37,20 +33,16 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
         reason: What readings call it, to say when it was; empty for what is normal.
     """
     grown, others = evidence.growth(field), evidence.beside_others
-    own, of_all = grown.least, limits
+    own = grown.least
     text = f"{own:g} s in {evidence.time}"
     if reason and others:
         own = max(own - others, min(own, evidence.throttled(reason)))
-        of_all = {name: limit for name, limit in limits.items() if name != "fail"}
     if own < grown.least:
-        text += f", {own:.4g} s of it surely: others may have had the GPU for {others:.4g} s"
+        text += f", at least {own:.4g} s of them not beside others, who may have had the GPU"
+        text += f" for {others:.4g} s"
     text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
-    found = by_limits(evidence.per_second(own), limits, text)
-    if found.status is not Status.FAIL:
-        # What others may have caused is a warning at most.
-        share = grown.least / ((evidence.seconds or 0.0) + others)
-        found = by_limits(share, of_all, text)
-    return grown.judged(found)
+    possible = evidence.per_second(grown.least, beside_others=True)
+    return grown.judged(evidence.judge_rate(evidence.per_second(own), possible, limits, text))
 
 
 @_new_error("ecc.uncorrected_new")

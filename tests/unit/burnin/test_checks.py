@@ -679,7 +679,28 @@ def test_heat_beside_others_is_no_fault(
     result = judge("throttle.software_thermal", evidence)
     assert result.status is status
     assert result.value == pytest.approx(share, rel=1e-3)
-    assert ("others may have had the GPU for 800 s" in result.evidence) == (taken is not None)
+    assert ("beside others, who may have had the GPU for 800 s" in result.evidence) == (taken is not None)
+
+
+@pytest.mark.parametrize(
+    ("check", "counted"),
+    [
+        ("pcie.replay_rate", {"pcie_replays_total": 9000}),
+        ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=360_000)}),
+    ],
+)
+def test_a_rate_that_hours_of_a_job_explain_is_no_fault(
+    check: str, counted: dict[str, Any]
+) -> None:
+    begin = HEALTHY.at
+    alone = Run(after=counted)
+    assert judge(check, alone.evidence()).status is FAIL
+    taken = ("stressor.starting", begin + 0.01), ("gpu.yielding", begin + 1)
+    events = tuple(
+        {"event": name, "at": at} for name, at in (*taken, ("stressor.starting", begin + 36001))
+    )
+    beside = Run(after={**counted, "at": begin + 36000 + SECONDS}, events=events)
+    assert judge(check, beside.evidence()).status is WARN
 
 
 def test_what_a_job_before_the_first_stressor_or_after_a_kill_caused_is_no_fault() -> None:
