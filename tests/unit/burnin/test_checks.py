@@ -679,7 +679,9 @@ def test_heat_beside_others_is_no_fault(
     result = judge("throttle.software_thermal", evidence)
     assert result.status is status
     assert result.value == pytest.approx(share, rel=1e-3)
-    assert ("beside others, who may have had the GPU for 800 s" in result.evidence) == (taken is not None)
+    assert ("beside others, who may have had the GPU for 800 s" in result.evidence) == (
+        taken is not None
+    )
 
 
 @pytest.mark.parametrize(
