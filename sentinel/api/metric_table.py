@@ -165,7 +165,7 @@ _MEASURED = _of_gpu(
     ("memory_utilization_ratio", "Share of that time in which memory was read or written."),
     ("temperature_celsius", "Temperature of the GPU."),
     ("memory_temperature_celsius", "Temperature of its memory."),
-    ("temperature_margin_celsius", "Degrees below the slowdown."),
+    ("temperature_margin_celsius", "Degrees to the nearest limit of any sensor."),
     ("slowdown_temperature_celsius", "Temperature at which the GPU slows down."),
     ("maximum_temperature_celsius", "Maximum temperature in operation."),
     ("shutdown_temperature_celsius", "Temperature at which the GPU shuts down."),

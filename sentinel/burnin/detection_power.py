@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_UP, Context
 from typing import Any
 
 from sentinel.burnin.checks.load_checks import wrong_results
@@ -208,9 +209,11 @@ def describe_bound(gpu: Report) -> str:
     power = gpu["detection_power"]
     if power["error_rate_below"] is None:
         return "" if power["checks"] else "no result was checked"
+    # A bound that is rounded down is none.
+    bound = Context(prec=2, rounding=ROUND_UP).create_decimal(str(power["error_rate_below"]))
     return (
         f"no error in {power['checks']:,} checked results: fewer than"
-        f" {power['error_rate_below']:.1e} per result, at {power['confidence'] * 100:g} %"
+        f" {float(bound):.1e} per result, at {power['confidence'] * 100:g} %"
     )
 
 

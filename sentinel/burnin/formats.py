@@ -17,7 +17,7 @@ from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.timeline import memory_heat, plot
+from sentinel.burnin.timeline import describe_passes, memory_heat, plot
 from sentinel.burnin.verdict import NOT_COMPLETE, verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -34,6 +34,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
         for reason in _apart_from_phases(gpu, gpu["reasons"]):
             yield f"            {reason}"
+        for action in _actions(gpu["checks"]):
+            yield f"            do: {action}"
         whys = _whys(gpu)
         for phase in gpu["coverage"]:
             yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
@@ -44,7 +46,9 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             causes = ", ".join(
                 sorted({interruption["cause"] for interruption in gpu["interruptions"]})
             )
-            yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
+            count = format_count(len(gpu["interruptions"]), "interruption")
+            away = measures.format_seconds(sum(found["away_s"] for found in gpu["interruptions"]))
+            yield f"            {count}, {away} in all: {causes}"
         if gpu["not_tested"]:
             names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
             yield f"            not tested: {names}"
@@ -56,6 +60,12 @@ def _apart_from_phases(gpu: Mapping[str, Any], reasons: Iterable[str]) -> list[s
     """Select the reasons that are not about a phase, which has its own line."""
     starts = tuple(NOT_COMPLETE.format(phase["phase"]) for phase in gpu["coverage"])
     return [reason for reason in reasons if not reason.startswith(starts)]
+
+
+def _actions(checks: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    """Select what to do about checks that did not pass, each once."""
+    bad = (check for check in _worst_first(checks) if check["status"] in {"fail", "warn"})
+    return dict.fromkeys(check["action"] for check in bad if check["action"])
 
 
 def _whys(gpu: Mapping[str, Any]) -> dict[str, str]:
@@ -103,6 +113,8 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for check in report["checks"]:
         if check["status"] in {"fail", "warn", "not tested"}:
             yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
+    for action in _actions(report["checks"]):
+        yield f"node: do: {action}"
 
 
 def _phase_line(phase: Mapping[str, Any], why: str | None) -> str:
@@ -112,11 +124,11 @@ def _phase_line(phase: Mapping[str, Any], why: str | None) -> str:
         done, quota = (measures.format_seconds(phase[name]) for name in ("done_s", "quota_s"))
         parts.append(f"{done} of {quota}")
     if phase["quota_passes"]:
-        parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
+        parts.append(describe_passes(phase))
     if phase["memory_share"]:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
     if phase.get("retained_share"):
-        parts.append(f"{phase['retained_share']:.1%} held untouched")
+        parts.append(f"{phase['retained_share']:.1%} held untouched, a stripe at a time")
     parts += filter(None, (memory_heat(phase), describe_swing(phase)))
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
@@ -142,6 +154,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
         "burnin.html",
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
         filters={
+            "describe_passes": describe_passes,
             "describe_swing": describe_swing,
             "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
             "statements": statements,
@@ -168,17 +181,22 @@ def _worst_first(checks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return sorted(checks, key=lambda check: _STATUSES.index(check["status"]))
 
 
-def _figures(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the rate and the power of the first steady phase, and the highest temperature."""
+def _figures(gpu: Mapping[str, Any], drawn: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the rate and the power of the first steady phase, and the highest temperature.
+
+    A GPU may be hottest while it warms up, which does not count: its curves show it.
+    """
     measured = gpu["measurements"]
     for name in ("flops_per_s", "power_w"):
         medians = (row["median"] for row in measured if row["steady"] and row["name"] == name)
         median = next(medians, None)
         yield measures.MISSING if median is None else measures.format_measure(name, median)
-    heat = [row["highest"] for row in measured if row["name"] == "temperature_c"]
-    if not heat:  # a GPU that was too hot to begin has its counters alone
-        counters = (gpu["counters"][time] or {} for time in ("before", "after"))
-        heat = [found["temperature_c"] for found in counters if found.get("temperature_c")]
+    curves = drawn["curves"] if drawn else ()
+    values = [value for curve in curves if curve["key"] == "heat" for value in curve["values"]]
+    # A GPU that was too hot to begin has its counters alone.
+    counters = (gpu["counters"][time] or {} for time in ("before", "after"))
+    values += [found.get("temperature_c") for found in counters]
+    heat = [value for value in values if value is not None]
     yield measures.format_measure("temperature_c", max(heat)) if heat else measures.MISSING
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sentinel.burnin.checks.measures import unit_of
+from sentinel.burnin.checks.measures import format_value, unit_of
 from sentinel.burnin.detection_power import describe_bound
 from sentinel.burnin.timeline import Outcome, describe_phase, of_phase, of_run
 
@@ -206,8 +206,8 @@ def _diagnoses(checks: Sequence[Mapping[str, Any]], uuid: str | None) -> Iterato
         status = check["status"]
         if status not in _DIAGNOSIS:
             continue
-        unit = f" {check['unit']}" if check["unit"] else ""
-        value = "" if check["value"] is None else f"{check['value']}{unit}; "
+        value = check["value"]
+        value = "" if value is None else f"{format_value(value, check['unit'])}; "
         message = f"{value}{check['threshold']} ({check['source']})"
         for part in (check["evidence"], check["action"]):
             message += f"; {part}" if part else ""

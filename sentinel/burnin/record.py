@@ -311,7 +311,7 @@ class GpuRecord:
         # The first sample beside a stressor may be a reading from before its start: both count.
         changes = sorted(
             [float(event["at"]) for event in self.named("stressor.starting", *_ENDS)]
-            + [end.at for end in self.ends]
+            + [end.at + BEFORE_EXIT_S for end in self.ends]
         )
         known = [
             (phase, sample)
@@ -556,7 +556,7 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
             lists = {
                 TELEMETRY: phase.telemetry,
                 WORK: worked.reports,
-                LINK: phase.links,
+                LINK: worked.links,
                 UNIT: worked.units,
             }
             if sample["event"] in lists:

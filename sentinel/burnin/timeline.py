@@ -114,9 +114,17 @@ def describe_phase(phase: Mapping[str, Any]) -> str:
     if phase["quota_s"]:
         parts.append(f"{phase['done_s']:.1f} of {phase['quota_s']:.1f} s")
     if phase["quota_passes"]:
-        parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
+        parts.append(describe_passes(phase))
     text = f"{', '.join(parts)} of work that counts"
     return f"{text}: {phase['not_tested']}" if phase["not_tested"] else text
+
+
+def describe_passes(phase: Mapping[str, Any]) -> str:
+    """Describe how often a phase has covered the memory; its seconds may take more passes."""
+    passes, needed = phase["passes"], phase["quota_passes"]
+    if passes > needed:
+        return f"{passes} passes ({needed} needed)"
+    return f"{passes} of {needed} passes"
 
 
 def memory_heat(phase: Mapping[str, Any]) -> str:
@@ -135,6 +143,8 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
 COLUMNS = 800
 #: A curve has a gap where values are missing for this many of its usual intervals.
 _GAP_INTERVALS = 5.0
+#: The reasons for reduced clocks that are heat.
+_HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 
 Point = tuple[float, float]
 
@@ -174,8 +184,22 @@ def plot(record: GpuRecord, span: Span) -> dict[str, Any] | None:
         "phases": phases,
         "away": away,
         "counted": counted,
+        "slow": [
+            [*_place(first, last, span), f"slowed down by heat for {format_seconds(last - first)}"]
+            for first, last in _slow(record)
+        ],
         "curves": curves,
     }
+
+
+def _slow(record: GpuRecord) -> list[tuple[float, float]]:
+    """Join the times in which a reading shows a slowdown by heat, each until the next reading."""
+    found: list[tuple[float, float]] = []
+    for _, first, last in record.under_load():
+        if not _HEAT.isdisjoint(first.values.get("reasons") or ()):
+            begin = found.pop()[0] if found and found[-1][1] == first.at else first.at
+            found.append((begin, last.at))
+    return found
 
 
 def thinned(

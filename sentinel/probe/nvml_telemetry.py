@@ -80,8 +80,12 @@ _ALL_LINKS = 0xFFFFFFFF
 
 #: The fields of every read, and of slow reads; some of these are sums over all links.
 _FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
-_SLOW_FIELDS = (75, 83, 94, 138, 139)
+_SLOW_FIELDS = (83, 94, 138, 139, 269, 270)
 _SUMS = {138, 139}
+#: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75.
+#: On an H100, that is the hardware's alone.
+_HEAT = ("software_thermal_throttled_s", "hardware_thermal_throttled_s")
+_ALL_HEAT = 75
 
 #: The figures of every read that have a call of their own, and those of slow reads.
 _FAST = ("reasons", "power_limit_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
@@ -136,6 +140,11 @@ class TelemetryReader:
 
     def _read_slow(self, nvml: Any, uuid: str) -> dict[str, Any]:
         found = self._fields(nvml, uuid, _SLOW_FIELDS) | self._calls(nvml, uuid, _SLOW)
+        heat = [found.pop(name) for name in _HEAT if name in found]
+        if len(heat) == len(_HEAT):
+            found["thermal_throttled_s"] = sum(heat)
+        else:
+            found |= self._fields(nvml, uuid, (_ALL_HEAT,))
         memory = self._query("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlMemory_v2)
         fan = self._query("nvmlDeviceGetFanSpeed", uuid)
         return found | {

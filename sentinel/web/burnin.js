@@ -27,7 +27,7 @@ function lane(name, spans) {
 }
 
 /** One GPU: the lanes of its phases and times, and a curve below the other. */
-function drawPlot(figure, { seconds, phases, away, counted, curves }) {
+function drawPlot(figure, { seconds, phases, away, slow, counted, curves }) {
   const percent = (at) => (100 * at) / seconds;
   const panels = figure.querySelector(".panels");
   figure.classList.add("drawn");
@@ -38,6 +38,7 @@ function drawPlot(figure, { seconds, phases, away, counted, curves }) {
   panels.prepend(make("div", "behind", lane("", [
     ...phases.map(([first, last, name]) => [percent(first), percent(last), parseInt(name) % 2 ? "band odd" : "band"]),
     ...away.map(([first, last, why]) => [percent(first), percent(last), "away", "", why]),
+    ...slow.map(([first, last, why]) => [percent(first), percent(last), "slow", "", why]),
   ])));
   const step = STEPS_S.find((one) => seconds / one <= MAX_TIMES) ?? STEPS_S.at(-1);
   const times = Array.from({ length: Math.floor((seconds * 0.93) / step) + 1 }, (_, place) => place * step);

@@ -32,7 +32,6 @@ RETURN = Action(Severity.ISOLATE, f"{_DIAGNOSE} replace the card.")
 WATCH = Action(Severity.MONITOR, "IGNORE: watch whether they grow.")
 
 _COOLING = "CHECK_MECHANICALS: check the air flow, the fans and the seating of the cooler."
-COOLING = Action(Severity.MONITOR, _COOLING)
 HOT = Action(Severity.TRIAGE, _COOLING)
 _BRAKE = f"{_COOLING} A power brake comes from the power supply or the chassis."
 SLOWDOWN = Action(Severity.MONITOR, _BRAKE)

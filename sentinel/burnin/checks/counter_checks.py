@@ -268,7 +268,7 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
 
 _MARGIN = f"; margin: {basis.OWN}"
 _DECLARED = f"{basis.NVML}: NVML_TEMPERATURE_THRESHOLD"
-_cool = TABLE.like(do=basis.COOLING, unit="C left")
+_cool = TABLE.like(do=basis.HOT, unit="C left")
 
 
 @_cool("temperature.gpu", source=f"{_DECLARED}_GPU_MAX{_MARGIN}", fail=below(0), warn=at_most(3))
@@ -294,7 +294,9 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     name = "temperature_margin_c"
     least = min(evidence.samples(name) or [read(evidence.now, name)])
     begins = evidence.now.slowdown_margin_c or 0
-    shown = f"its margin fell to {least:g} C; it slows down at {begins} C"
+    # Not of the temperature that is read: two H100 of 78 C had margins of -2 and 6 C.
+    margin = f"its margin, to the nearest limit of any sensor, fell to {least:g} C"
+    shown = f"{margin}; it slows down at {begins} C"
     return by_limits(least - begins, limits, shown)
 
 

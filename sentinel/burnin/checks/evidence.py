@@ -144,7 +144,20 @@ class GrowthEvidence(GpuEvidence):
     @property
     def time(self) -> str:
         """The time of load, for messages."""
-        return f"{self.seconds:g} s"
+        return f"{self.seconds:g} s of load"
+
+    @property
+    @abstractmethod
+    def beside_others(self) -> float:
+        """The seconds between the readings in which others had the GPU, or may have had it."""
+
+    @abstractmethod
+    def throttled(self, reason: str) -> float:
+        """Add up the seconds of load in which readings had a reason for reduced clocks."""
+
+    @abstractmethod
+    def seen(self, reason: str) -> str:
+        """Describe when readings had a reason for reduced clocks, or return nothing."""
 
     def pair(self) -> tuple[Counters, Counters]:
         """Return the counters before and after.
@@ -202,15 +215,34 @@ class GrowthEvidence(GpuEvidence):
         grown = self.growth(field)
         return grown.judged(by_limits(grown.least, limits, grown.text))
 
-    def per_second(self, growth: float) -> float:
+    def per_second(self, growth: float, *, beside_others: bool = False) -> float:
         """Divide a growth by the time of load.
+
+        Args:
+            growth: Of a counter.
+            beside_others: Divide it by the time that others may have had the GPU as well.
 
         Raises:
             Unjudged: The time is unknown.
         """
         if not self.seconds or self.seconds <= 0:
             raise Unjudged(untested("the time between the readings is unknown"))
-        return growth / self.seconds
+        return growth / (self.seconds + (self.beside_others if beside_others else 0.0))
+
+    def judge_rate(self, sure: float, possible: float, limits: Limits, text: str) -> Judgement:
+        """Judge a rate of what is counted beside others, too: they make it no fault.
+
+        Args:
+            sure: The least rate under load.
+            possible: The rate if others counted nothing; a warning at most.
+            limits: Of the rate.
+            text: The evidence.
+        """
+        found = by_limits(sure, limits, text)
+        if found.status is Status.FAIL or not self.beside_others:
+            return found
+        warns = {name: limit for name, limit in limits.items() if name != "fail"}
+        return by_limits(possible, warns, text)
 
 
 @dataclass(frozen=True, kw_only=True)

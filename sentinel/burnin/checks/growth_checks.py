@@ -11,7 +11,6 @@ from sentinel.burnin.checks.check import (
     Table,
     Unjudged,
     above,
-    by_limits,
     not_applicable,
 )
 from sentinel.burnin.checks.evidence import REPAIRS_PENDING, GrowthEvidence, judge_sum
@@ -24,11 +23,26 @@ _new_error = TABLE.like(source=basis.XID_48, do=basis.ISOLATE_48, unit="errors",
 _throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 
 
-def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
-    """Judge the share of the time by which a counter of seconds grew."""
-    grown = evidence.growth(field)
-    share = evidence.per_second(grown.least)
-    return grown.judged(by_limits(share, limits, f"{grown.least:g} s in {evidence.time}"))
+def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "") -> Judgement:
+    """Judge the share of the time by which a counter of seconds grew.
+
+    Args:
+        evidence: The GPU.
+        limits: Of the share.
+        field: The counter.
+        reason: What readings call it, to say when it was; empty for what is normal.
+    """
+    grown, others = evidence.growth(field), evidence.beside_others
+    own = grown.least
+    text = f"{own:g} s in {evidence.time}"
+    if reason and others:
+        own = max(own - others, min(own, evidence.throttled(reason)))
+    if own < grown.least:
+        text += f", at least {own:.4g} s of them not beside others, who may have had the GPU"
+        text += f" for {others:.4g} s"
+    text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
+    possible = evidence.per_second(grown.least, beside_others=True)
+    return grown.judged(evidence.judge_rate(evidence.per_second(own), possible, limits, text))
 
 
 @_new_error("ecc.uncorrected_new")
@@ -125,7 +139,7 @@ def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 
     Reads field 270, CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN.
     """
-    return _share(evidence, limits, "hardware_thermal_throttled_s")
+    return _share(evidence, limits, "hardware_thermal_throttled_s", "hw_thermal_slowdown")
 
 
 @_throttled("throttle.power_brake", do=basis.POWER, fail=above(0.01), warn=above(0))
@@ -134,21 +148,21 @@ def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement
 
     Reads field 271, CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN.
     """
-    return _share(evidence, limits, "power_brake_throttled_s")
+    return _share(evidence, limits, "power_brake_throttled_s", "hw_power_brake_slowdown")
 
 
-@_throttled("throttle.software_thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.software_thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The driver did not slow down because of heat.
 
     Reads field 269, CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN.
     """
-    return _share(evidence, limits, "software_thermal_throttled_s")
+    return _share(evidence, limits, "software_thermal_throttled_s", "sw_thermal_slowdown")
 
 
-@_throttled("throttle.thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No slowdown because of heat, on drivers that count all heat together.
+    """No slowdown because of heat, on drivers that do not count those of the driver apart.
 
     Reads field 75, PERF_POLICY_THERMAL, or nvmlDeviceGetViolationStatus, on drivers without 269.
     """

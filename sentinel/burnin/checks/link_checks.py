@@ -100,8 +100,11 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
         return untested(f"there is no limit for generation {generation}")
     text = f"{new.least} replays in {evidence.time} on {lanes} lanes of generation {generation}"
     warn = replace(fail, value=fail.value * limits["warn_share"].value)
-    rate = evidence.per_second(new.least) * 60 / lanes
-    return new.judged(by_limits(rate, {"fail": fail, "warn": warn}, text))
+    sure, possible = (
+        evidence.per_second(new.least, beside_others=beside) * 60 / lanes
+        for beside in (True, False)
+    )
+    return new.judged(evidence.judge_rate(sure, possible, {"fail": fail, "warn": warn}, text))
 
 
 @check(
@@ -275,8 +278,11 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     Reads field 163, NVLINK_ERROR_DL_CRC.
     """
     new = _link_growth(evidence, "crc_errors_total")
-    rate = evidence.per_second(new.least)
-    return new.judged(by_limits(rate, limits, f"{new.text} in {evidence.time}"))
+    sure, possible = (
+        evidence.per_second(new.least, beside_others=beside) for beside in (True, False)
+    )
+    text = f"{new.least:g} errors in {evidence.time}" + (f": {new.text}" if new.text else "")
+    return new.judged(evidence.judge_rate(sure, possible, limits, text))
 
 
 # --- the fabric ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from sentinel.burnin.checks import basis
@@ -22,7 +23,8 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
-from sentinel.burnin.record import GpuRecord, PhaseRecord, Stretches
+from sentinel.burnin.checks.measures import format_seconds, format_time
+from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
@@ -33,6 +35,12 @@ check = TABLE.check
 
 #: Below this share of the power limit a load is not representative (DCGM targeted_power).
 MIN_POWER_SHARE = 0.75
+
+_STARTING = "stressor.starting"
+#: Events after which others may have the GPU, until a stressor starts.
+_TAKEN = frozenset({*INTERRUPTIONS, "gpu.busy", "gpu.handed_over"})
+#: A reading stands for so many seconds at most: they are one second apart.
+_READINGS_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +114,48 @@ class LoadEvidence(GrowthEvidence):
         """The time of load, for messages, with what was not recorded of it."""
         gap = " that were recorded: a part of the run was killed" if self.record.cut else ""
         return f"{super().time}{gap}"
+
+    @property
+    def beside_others(self) -> float:
+        """The seconds between the readings in which others had the GPU, or may have had it.
+
+        From what took it until its next stressor starts; from a reading until the first one starts;
+        and from the last event of a part that was killed.
+        """
+        events = [(float(event["at"]), event["event"]) for event in self.record.events]
+        if all(name != _STARTING for _, name in events):
+            return 0.0
+        marks = [(at, name != _STARTING) for at, name in events if name in (*_TAKEN, _STARTING)]
+        for _, after, ended in self.parts[:-1]:
+            if not ended and after is not None:
+                marks.append((max((at for at, _ in events if at < after.at), default=0.0), True))
+        marks += [(before.at, True) for before, _, _ in self.parts if before is not None]
+        if self.record.after is not None:
+            marks.append((self.record.after.at, False))
+        return sum(end - at for (at, others), (end, _) in pairwise(sorted(marks)) if others)
+
+    def throttled(self, reason: str) -> float:
+        """Add up the seconds of load in which readings had a reason for reduced clocks."""
+        return sum(
+            min(last.at - first.at, _READINGS_S)
+            for _, first, last in self.record.under_load("reasons")
+            if reason in last.values["reasons"]
+        )
+
+    def seen(self, reason: str) -> str:
+        """Describe when readings had a reason for reduced clocks, or return nothing."""
+        found = [
+            (phase.phase.name, sample)
+            for phase in self.record.phases
+            for sample in phase.telemetry
+            if reason in (sample.values.get("reasons") or ())
+        ]
+        if not found:
+            return ""
+        (_, first), (_, last) = found[0], found[-1]
+        since = format_time(first.values.get("time"))
+        text = f"seen in {', '.join(dict.fromkeys(name for name, _ in found))} from {since} on"
+        return f"{text}, last {format_seconds(last.at - first.at)} later"
 
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""

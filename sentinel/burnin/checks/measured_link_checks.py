@@ -213,9 +213,9 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     names = {
         LinkPart.TO_DEVICE: "to the GPU",
         LinkPart.TO_HOST: "to the host",
-        LinkPart.BOTH: "both at once",
-        LinkPart.ALL_TO_DEVICE: "all GPUs at once",
-        LinkPart.ALL_TO_HOST: "and",
+        LinkPart.BOTH: "both ways at once",
+        LinkPart.ALL_TO_DEVICE: "to each GPU while all copy",
+        LinkPart.ALL_TO_HOST: "from each",
     }
     own = {part: rate for part in names if (rate := _best(record, part).get(None)) is not None}
     if not own.keys() >= {LinkPart.TO_DEVICE, LinkPart.TO_HOST}:

@@ -286,6 +286,14 @@ def test_all_telemetry_is_converted_to_sentinels_units(ask: Ask) -> None:
     }
 
 
+def test_the_time_slowed_by_heat_is_that_of_the_driver_and_of_the_hardware(ask: Ask) -> None:
+    """Field 75 counts the hardware alone: 0.16 s of an H100 that the driver slowed for 139 s."""
+    heat = (75, 160_000_512), (269, 139_116_368_416), (270, 160_000_512)
+    injected = "\n".join(f"field@{FIRST} {number}:{value}" for number, value in heat)
+    found = read_telemetry(ask, FIRST, injected)["thermal_throttled_s"]
+    assert found == pytest.approx(139.276368928)
+
+
 def test_unsupported_telemetry_is_none_and_never_zero(ask: Ask) -> None:
     """The second GPU has a fan, none of the fields, and no known performance state."""
     answer = read_telemetry(ask, SECOND, "")

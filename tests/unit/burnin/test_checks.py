@@ -474,9 +474,23 @@ def test_each_check_has_the_result_of_its_row(
     assert status not in {UNTESTED, ABSENT} or found.evidence
 
 
+def test_a_fault_of_heat_is_no_less_severe_than_a_warning_of_it() -> None:
+    warm = Run(after={"hardware_thermal_throttled_s": 1.0}).evidence()
+    hot = Run(after={"software_thermal_throttled_s": 900.0}).evidence()
+    found = [
+        judge("throttle.hardware_thermal", warm),
+        judge("throttle.software_thermal", hot),
+        judge("temperature.limit", moment(temperature_margin_c=-2, slowdown_margin_c=-2)),
+    ]
+    assert [result.status for result in found] == [WARN, FAIL, FAIL]
+    assert {result.severity for result in found} == {Severity.TRIAGE}
+
+
 def test_a_margin_of_temperature_is_called_a_margin() -> None:
     found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
-    assert found.evidence == "its margin fell to 57 C; it slows down at -2 C"
+    assert found.evidence == (
+        "its margin, to the nearest limit of any sensor, fell to 57 C; it slows down at -2 C"
+    )
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
@@ -614,7 +628,111 @@ def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> Non
     evidence.record.cut, evidence.record.sampled_s = True, 3500.0
     result = judge("throttle.power_brake", evidence)
     assert (result.status, result.value) == (WARN, 0.01)
-    assert "35 s in 3500 s that were recorded: a part of the run was killed" in result.evidence
+    killed = "35 s in 3500 s of load that were recorded: a part of the run was killed"
+    assert killed in result.evidence
+
+
+def test_a_share_of_the_time_says_when_readings_showed_it() -> None:
+    """Readings are a second apart: a short slowdown may be in none of them."""
+    evidence = Run(after={"software_thermal_throttled_s": 900.0}).evidence()
+    check = "throttle.software_thermal"
+    assert judge(check, evidence).evidence == "900 s in 3600 s of load"
+    steady = evidence.record.phases[-1]
+    for place in (7, 30, 52):
+        sample = steady.telemetry[place]
+        values = {"reasons": ["sw_thermal_slowdown"], "time": f"2026-11-27T20:26:{place:02}+00:00"}
+        steady.telemetry[place] = replace(sample, values={**sample.values, **values})
+    assert judge(check, evidence).evidence == (
+        "900 s in 3600 s of load; seen in steady from 2026-11-27 20:26:07 +0000 on, last 45 s later"
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "seen", "status", "share"),
+    [
+        (None, 0, FAIL, 900 / SECONDS),
+        # A job of 800 s, beside which as much may have been counted; one of an hour.
+        ("gpu.yielding", 0, WARN, 900 / (SECONDS + 800)),
+        ("gpu.yielding", 200, FAIL, 200 / SECONDS),
+        ("gpu.reserved", 100, WARN, 900 / (SECONDS + 800)),
+    ],
+)
+def test_heat_beside_others_is_no_fault(
+    taken: str | None, seen: int, status: Status, share: float
+) -> None:
+    begin = HEALTHY.at
+    events: list[dict[str, Any]] = [{"event": "stressor.starting", "at": begin + 0.01}]
+    if taken is not None:
+        events += [
+            {"event": taken, "at": begin + 1000},
+            {"event": "gpu.idle", "at": begin + 1790},
+            {"event": "stressor.starting", "at": begin + 1800},
+        ]
+    run = Run(after={"software_thermal_throttled_s": 900.0}, events=tuple(events))
+    evidence = run.evidence()
+    sample = evidence.record.phases[-1].telemetry[0]
+    hot = {**sample.values, "reasons": ["sw_thermal_slowdown"]}
+    evidence.record.phases[-1].telemetry = [
+        replace(sample, at=begin + 10.0 + second, values=hot if second <= seen else sample.values)
+        for second in range(400)
+    ]
+    result = judge("throttle.software_thermal", evidence)
+    assert result.status is status
+    assert result.value == pytest.approx(share, rel=1e-3)
+    assert ("beside others, who may have had the GPU for 800 s" in result.evidence) == (
+        taken is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "counted"),
+    [
+        ("pcie.replay_rate", {"pcie_replays_total": 9000}),
+        ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=360_000)}),
+    ],
+)
+def test_a_rate_that_hours_of_a_job_explain_is_no_fault(
+    check: str, counted: dict[str, Any]
+) -> None:
+    begin = HEALTHY.at
+    alone = Run(after=counted)
+    assert judge(check, alone.evidence()).status is FAIL
+    taken = ("stressor.starting", begin + 0.01), ("gpu.yielding", begin + 1)
+    events = tuple(
+        {"event": name, "at": at} for name, at in (*taken, ("stressor.starting", begin + 36001))
+    )
+    beside = Run(after={**counted, "at": begin + 36000 + SECONDS}, events=events)
+    assert judge(check, beside.evidence()).status is WARN
+
+
+def test_what_a_job_before_the_first_stressor_or_after_a_kill_caused_is_no_fault() -> None:
+    begin = HEALTHY.at
+    run = Run(
+        after={"hardware_thermal_throttled_s": 900.0},
+        events=({"event": "stressor.starting", "at": begin + 600},),
+    )
+    evidence = run.evidence()
+    assert evidence.beside_others == 600
+    # Killed at its last event, and resumed 400 s later.
+    evidence.record.resumed = [(None, replace(evidence.now, at=begin + 1000))]
+    evidence.record.events.append({"event": "stressor.starting", "at": begin + 1100})
+    assert evidence.beside_others == 600 + 500
+    assert judge("throttle.hardware_thermal", evidence).status is WARN
+
+
+def test_a_link_to_the_host_says_which_way_each_rate_is() -> None:
+    shared = {LinkPart.ALL_TO_DEVICE: 39.8, LinkPart.ALL_TO_HOST: 33.6}
+    evidence = Run(links=Links(host={**TO_HOST, **shared})).evidence()
+    assert judge("links.host", evidence).evidence.startswith(
+        "to the GPU 55.3 GB/s, to the host 55.3 GB/s, both ways at once 90 GB/s,"
+        " to each GPU while all copy 39.8 GB/s, from each 33.6 GB/s"
+    )
+
+
+def test_a_rate_of_errors_of_links_says_how_many_there_were_and_where() -> None:
+    for errors, text in ((36, "36 errors in 3600 s of load: link 0"), (0, "0 errors in 3600 s")):
+        evidence = Run(after={"nvlinks": nvlinks(crc_errors_total=errors)}).evidence()
+        assert judge("nvlink.crc_rate", evidence).evidence.startswith(text)
 
 
 def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None:

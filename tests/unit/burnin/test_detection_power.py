@@ -199,6 +199,8 @@ def test_a_report_of_an_earlier_version_has_the_bound_alone() -> None:
     earlier = {"checks": 3000, "errors": 0, "error_rate_below": 0.001, "confidence": 0.95}
     (bound,) = statements({"detection_power": earlier})
     assert bound[1].startswith("no error in 3,000 checked results: fewer than 1.0e-03 per result")
+    (bound,) = statements({"detection_power": {**earlier, "error_rate_below": 3 / 322}})
+    assert "fewer than 9.4e-03 per result" in bound[1]  # 9.317e-03, rounded up
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
     assert [s.at for s in three.reports] == [8.0]
 
 
+def test_the_last_rates_of_links_are_of_the_phase_that_measured_them() -> None:
+    link = {"event": "link", "gpu": "G", "part": "host_to_device", "peer": None, "size": 4}
+    samples = tuple({**link, "at": at, "rate": at} for at in (5.0, 6.5))
+    phases = record(*BEGUN, event("stressor.ready", 7.0), samples=samples).phases
+    assert [[s.at for s in phase.links] for phase in phases] == [[], [5.0, 6.5], []]
+
+
 @pytest.mark.parametrize("first", ["burnin.phase_started", "stressor.starting"])
 @pytest.mark.parametrize("resumed", [False, True])
 def test_what_a_daemon_does_with_a_gpu_that_is_done_is_not_of_the_run(
@@ -230,6 +237,16 @@ def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
         "host_to_device_bytes_per_s": [55.3e9],
         "all_reduce_bytes_per_s": [2.25e9],  # that of fewer GPUs is another one
     }
+
+
+def test_the_last_readings_of_a_stressor_are_of_its_load() -> None:
+    """Its end is when its exit was seen; that it may have been killed before is for XIDs."""
+    reading = {"event": "telemetry", "gpu": "G", "temperature_c": 70}
+    samples = (*({**reading, "at": 30.0 + at} for at in range(12)), {**reading, "at": 45.0})
+    end = {"event": "end", "gpu": "G", "pid": 7, "at": 41.5}
+    found = record(*BEGUN, event("stressor.starting", 43.0), samples=(*samples, end))
+    pairs = [(first.at, last.at) for _, first, last in found.under_load()]
+    assert pairs == [(30.0 + at, 31.0 + at) for at in range(11)]
 
 
 def test_the_samples_of_a_run_become_checksums() -> None:

@@ -133,6 +133,72 @@ def test_the_page_has_the_temperature_of_a_gpu_that_was_too_hot_to_begin(tmp_pat
     assert "93 °C" in shown.partition(hot["serial"])[2]
 
 
+def test_a_hot_gpu_has_its_highest_temperature_when_it_was_slow_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    """It was hottest while it warmed up, which does not count."""
+    folder = ExampleRun().write(tmp_path / "run")
+    rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    for row in rows:
+        since = row["at"] - 1000.0
+        if row["event"] == "telemetry" and row["gpu"] == uuid(1) and 31 <= since <= 50:
+            row["reasons"] = ["sw_thermal_slowdown"]
+            row["temperature_c"] = 86 if since == 32 else 80
+    folder.samples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    counters = json.loads(folder.counters.read_text())
+    for name, seconds in (("before", 0.0), ("after", 20.0)):
+        counters[name][1]["software_thermal_throttled_s"] = seconds
+        counters[name][1]["hardware_thermal_throttled_s"] = seconds / 1000
+    folder.write(folder.counters, counters)
+    run = judge_run(folder, Thresholds())
+    report = report_object(run)
+    first, hot = FORMATS["text"](run, report).split("GPU 1")
+    assert "throttle.software_thermal" in hot
+    assert hot.count("\n            do: CHECK_MECHANICALS: check the air flow") == 1
+    assert "do:" not in first
+    shares = re.findall(r"([0-9.]+) of the time;", FORMATS["ocp"](run, report))
+    assert any(map(float, shares))
+    assert max(map(len, shares)) <= len("0.0001234")
+    html = FORMATS["html"](run, report)
+    shown = html.partition("<h2>GPUs</h2>")[2].partition("</table>")[0]
+    assert "86 °C" in shown.partition(hot.partition("serial ")[2][:5])[2]
+    found = re.search(r'id="plots">(.*?)</script>', html)
+    assert found is not None
+    good, bad = json.loads(found[1]).values()
+    assert (good["slow"], bad["slow"]) == ([], [[31, 51, "slowed down by heat for 20 s"]])
+    assert html.count('class="swatch slow"') == 1
+
+
+def test_stripes_are_held_one_after_the_other_and_add_up_to_no_more_than_the_memory(
+    tmp_path: Path,
+) -> None:
+    """Two stripes of 11 % were held beside patterns that covered 75 % of 86 %: 97 % is no sum."""
+    folder = ExampleRun().write(tmp_path / "run")
+    text = folder.events.read_text()
+    folder.events.write_text(text.replace('"retained": null', '"retained": 0.22', 1))
+    run = judge_run(folder, Thresholds())
+    report = report_object(run)
+    for name in ("text", "html"):
+        assert FORMATS[name](run, report).count("22.0% held untouched, a stripe at a time") == 1
+
+
+def test_an_interruption_in_text_has_its_time(tmp_path: Path) -> None:
+    run = judged(ExampleRun(interrupted={0: "python"}), tmp_path / "run")
+    text = FORMATS["text"](run, report_object(run))
+    assert "\n            1 interruption, 3 s in all: a foreign process (python)\n" in text
+
+
+def test_more_passes_than_were_needed_are_no_share_of_them(tmp_path: Path) -> None:
+    folder = ExampleRun().write(tmp_path / "run")
+    text = folder.events.read_text()
+    folder.events.write_text(text.replace('"passes": 2', '"passes": 3', 1))
+    run = judge_run(folder, Thresholds())
+    report = report_object(run)
+    for name in ("text", "html", "junit", "ocp"):
+        found = FORMATS[name](run, report)
+        assert found.count("3 passes (2 needed)") == found.count("2 of 2 passes") == 1
+
+
 HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 
 
