@@ -65,6 +65,7 @@ from sentinel.host.paths import places
 from sentinel.host.process_setup import end_with_parent
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
+from sentinel.host.regular_file import why_foreign
 from sentinel.host.verified_store import confirmed_faulty, known_gpus
 from sentinel.supervisor.bootstrap import leave
 
@@ -341,6 +342,10 @@ def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler)
     recorder, socket, run = _start_recorder(order)
+    why = why_foreign(folder.header)
+    if order.text is not None and why is not None:
+        advice = "a run in a folder that no other user can replace can be"
+        click.echo(f"sentinel: warning: this run cannot be resumed: {why}; {advice}", err=True)
     if order.socket is not None:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
