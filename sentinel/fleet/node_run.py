@@ -94,7 +94,8 @@ class NodeRun:
                 stderr=subprocess.PIPE,
             )
             code = self._follow(process)
-        return self._publish(run, code)
+            # Slurm's SIGTERM to all processes of a task may come after it has ended the burn-in.
+            return self._publish(run, code)
 
     def _words(self, run: FleetRun) -> list[str]:
         """Build the command line of the node's own burn-in."""

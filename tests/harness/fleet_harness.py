@@ -116,7 +116,7 @@ class FleetProcess:
     def ends_with(self, code: int) -> str:
         """Wait for its end, which must have this exit code; return its output."""
         found = self.exit_code()
-        assert found == code, self.output
+        assert found == code, f"exit code {found}: {self.output}"
         return self.output
 
 

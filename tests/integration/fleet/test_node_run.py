@@ -27,6 +27,7 @@ from tests.harness.fleet_harness import (
     on_this_host,
     plan,
 )
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.long
 
@@ -145,17 +146,21 @@ def test_a_daemon_of_the_node_does_the_work(fleet: Fleet, daemon: None) -> None:
     assert "the daemon runs it" in output
 
 
-@pytest.mark.parametrize("all_processes", [False, True])
+@pytest.mark.parametrize("ended", ["itself", "all processes", "after its burn-in"])
 def test_a_task_that_is_ended_ends_the_burn_in_of_the_daemon(
-    fleet: Fleet, daemon: None, *, all_processes: bool
+    fleet: Fleet, daemon: None, ended: str
 ) -> None:
     submitted(fleet)
     first = task(fleet)
     fleet.wait_for_phase(NODE, 2)
     whole = psutil.Process(first.process.pid)
     # Slurm sends SIGTERM to every process of a task, also to the one that records.
-    for process in (*whole.children(recursive=True), whole) if all_processes else (whole,):
+    burnin = whole.children()
+    for process in () if ended == "itself" else whole.children(recursive=True):
         process.terminate()
+    if ended == "after its burn-in":  # while the task publishes the report
+        psutil.wait_procs(burnin, timeout=TIMEOUT_S)
+    whole.terminate()
     first.ends_with(ExitCode.INCOMPLETE)
     assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
     task(fleet).ends_with(ExitCode.OK)
