@@ -30,12 +30,12 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
         evidence: The GPU.
         limits: Of the share.
         field: The counter.
-        reason: What readings call it, to say when it was; empty for what is normal.
+        reason: What readings call it, to say when it was; empty if they have no such name.
     """
     grown, others = evidence.growth(field), evidence.beside_others
     own = grown.least
     text = f"{own:g} s in {evidence.time}"
-    if reason and others:
+    if limits and others:
         own = max(own - others, min(own, evidence.throttled(reason)))
     if own < grown.least:
         text += f", at least {own:.4g} s of them not beside others, who may have had the GPU"
@@ -162,7 +162,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
 
 @_throttled("throttle.thermal", do=basis.HOT, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No slowdown because of heat, on drivers that do not count those of the driver apart.
+    """No slowdown because of heat, on drivers that do not count their own slowdowns apart.
 
     Reads field 75, PERF_POLICY_THERMAL, or nvmlDeviceGetViolationStatus, on drivers without 269.
     """

@@ -718,6 +718,9 @@ def test_what_a_job_before_the_first_stressor_or_after_a_kill_caused_is_no_fault
     evidence.record.events.append({"event": "stressor.starting", "at": begin + 1100})
     assert evidence.beside_others == 600 + 500
     assert judge("throttle.hardware_thermal", evidence).status is WARN
+    older: dict[str, Any] = {"software_thermal_throttled_s": None, "thermal_throttled_s": 900.0}
+    evidence.record.after = replace(evidence.now, **older)
+    assert judge("throttle.thermal", evidence).status is WARN
 
 
 def test_a_link_to_the_host_says_which_way_each_rate_is() -> None:
