@@ -207,6 +207,8 @@ class BurninVerdicts:
 #: How often the file is written if something has changed, in seconds. A crash of the host costs
 #: that much work.
 _WRITE_EVERY_S = 60.0
+#: Wrong results are written at once, since such a GPU may crash its host; this often at most.
+_WRITE_WRONG_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +242,8 @@ class VerifiedTotal:
         self._loaded = False
         #: Held while the file is written: what is new is added to what it has, and only once.
         self._lock = asyncio.Lock()
+        #: Set while wrong results are not in the file yet.
+        self._wrong = asyncio.Event()
 
     def update(self, view: GpuView) -> None:
         """Add what a view has more than the one before."""
@@ -252,6 +256,8 @@ class VerifiedTotal:
         if work.daemon != self._began:
             work = replace(work, daemon=self._began, counted=VerifiedCounts())
         counts = view.verified.counts
+        if (counts.errors, counts.findings) != (work.counted.errors, work.counted.findings):
+            self._wrong.set()
         if counts != work.counted:
             work = replace(
                 work,
@@ -266,10 +272,13 @@ class VerifiedTotal:
         self.gpus[view.uuid] = work
 
     async def run(self) -> None:
-        """Write the file from time to time, forever."""
+        """Write the file from time to time, and at once after wrong results, forever."""
         while True:
-            await asyncio.sleep(_WRITE_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wrong.wait(), _WRITE_EVERY_S)
+            self._wrong.clear()
             await self.store()
+            await asyncio.sleep(_WRITE_WRONG_EVERY_S)
 
     async def store(self) -> None:
         """Write the file if something has changed, here or in it; report the first failure."""

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.api import stores
 from sentinel.api.bodies import ProblemError
 from sentinel.api.stores import BurninVerdicts, VerifiedTotal
 from sentinel.host import verified_store
 from sentinel.host.verified_store import MAX_RUNS, StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 from tests.harness.burnin_report import ENDED, write_report
+from tests.harness.timing import TIMEOUT_S
 
 UUID = "GPU-0"
 
@@ -113,6 +115,25 @@ def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
 
 def wrong(one: VerifiedTotal) -> int:
     return verified_store.proof_of(one.gpus[UUID]).wrong
+
+
+def test_a_wrong_result_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_WRITE_EVERY_S", 1e6)
+    path = tmp_path / "verified.json"
+    one = total(path, 1.0)
+
+    async def written() -> None:
+        task = asyncio.create_task(one.run())
+        one.update(view(1.0, 10, errors=1))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not path.exists():
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(written())
+    assert verified_store.proof_of(verified_store.read(path)[UUID]).wrong == 1
 
 
 def test_an_acknowledgement_covers_what_was_counted_by_then_and_no_more(tmp_path: Path) -> None:
