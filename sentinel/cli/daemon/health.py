@@ -13,10 +13,15 @@ from typing import Any
 import click
 
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.resume import thresholds_of
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu, acknowledge
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.client import connect
 from sentinel.errors import (
     ConfigError,
@@ -196,8 +201,9 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
 
     Raises:
         ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
-            daemon reports it.
+            daemon reports it. Or a missing report cannot be written.
     """
+    _write_missing_reports(state)
     try:
         verdicts = last_verdicts(report_paths(state))
     except OSError as error:
@@ -229,6 +235,31 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
     return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
+
+
+def _write_missing_reports(state: Path) -> None:
+    """Judge each burn-in of this user that has begun, and whose record was cut off.
+
+    Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
+
+    Raises:
+        ConfigError: A report cannot be written.
+    """
+    for header in (state / verified_store.RUNS).glob("*/run.json"):
+        run = RunFolder(path=header.parent)
+        own = not run.report.exists() and header.stat().st_uid == os.getuid()
+        if not own or run.is_recorded or not run.event_count():
+            continue
+        with run.locked():
+            try:
+                judged = judge_run(run, load_thresholds(thresholds_of(run)).node)
+            except (ConfigError, click.UsageError) as error:
+                what = f"{run.path} was cut off, and cannot be judged: {error}"
+                click.echo(f"sentinel: warning: {what}", err=True)
+                continue
+            write_reports(run, judged)
+            ended = run.events.stat().st_mtime
+            os.utime(run.report, (ended, ended))  # the order of the runs is that of their ends
 
 
 def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon.health import command
 from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
@@ -69,6 +70,30 @@ def test_the_condition_follows_the_last_verdict(
     found, line = npd()
     assert found == code
     assert text in line
+
+
+@pytest.mark.parametrize(("age_s", "code"), [(0, 1), (3600, 0)], ids=["last", "passed since"])
+def test_a_fault_counts_although_its_record_was_cut_off(runs: Path, age_s: int, code: int) -> None:
+    write(runs, "PASS")
+    report_of(RUNS["FAIL"], runs / "cut")
+    events = runs / "cut" / "events.jsonl"
+    assert not (runs / "cut" / "report.json").exists()
+    ended = events.stat().st_mtime - age_s
+    os.utime(events, (ended, ended))
+    for _ in range(2):
+        assert npd()[0] == code
+    assert json.loads((runs / "cut" / "report.json").read_text())["verdict"] == "FAIL"
+
+
+def test_a_run_that_is_recorded_or_damaged_has_no_verdict_yet(runs: Path) -> None:
+    write(runs, "PASS")
+    report_of(RUNS["FAIL"], runs / "other")
+    with RunFolder(path=runs / "other").locked():
+        assert npd()[0] == 0
+    (runs / "other" / "events.jsonl").write_text("{\n")
+    done = CliRunner().invoke(command, ["--simulated"], standalone_mode=False)
+    assert f"{runs / 'other'} was cut off, and cannot be judged" in done.stderr
+    assert not (runs / "other" / "report.json").exists()
 
 
 def test_nothing_is_known_without_a_burn_in(runs: Path) -> None:

@@ -16,7 +16,7 @@ from sentinel.host import verified_store
 from sentinel.host.verified_store import MAX_RUNS, StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 from tests.harness.burnin_report import ENDED, write_report
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.sentinel_process import eventually
 
 UUID = "GPU-0"
 
@@ -117,9 +117,7 @@ def wrong(one: VerifiedTotal) -> int:
     return verified_store.proof_of(one.gpus[UUID]).wrong
 
 
-def test_a_wrong_result_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_result_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_WRITE_EVERY_S", 1e6)
     path = tmp_path / "verified.json"
     one = total(path, 1.0)
@@ -127,9 +125,7 @@ def test_a_wrong_result_is_written_at_once(
     async def written() -> None:
         task = asyncio.create_task(one.run())
         one.update(view(1.0, 10, errors=1))
-        async with asyncio.timeout(TIMEOUT_S):
-            while not path.exists():
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, path.exists)
         task.cancel()
 
     asyncio.run(written())
