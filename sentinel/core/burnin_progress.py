@@ -57,8 +57,10 @@ class Burnin:
     warm: bool = False
     #: The seconds of work since something last counted towards the quota of the phase.
     in_vain: float = 0.0
-    #: Since when the GPU cannot be read, or None.
+    #: Since when the GPU cannot be read, but for moments, or None.
     unreadable: float | None = None
+    #: Since when it can be read again, while `unreadable` is not None; or None.
+    readable: float | None = None
     #: With which GPUs it does the current phase, or None; a phase together needs a group.
     group: Group | None = None
     #: Since when it could begin, and waits for other GPUs, or None.

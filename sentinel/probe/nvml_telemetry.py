@@ -4,7 +4,8 @@ Measured on an H200 with driver 580.159: most calls take 2 to 10 us of CPU and a
 The energy takes 4.2 ms, the temperature margin 1.0 ms, each thermal throttling time 0.6 ms, a
 temperature threshold up to 0.24 ms, and PCIe and fans 0.15 ms. PCIe throughput is not read: the
 call blocks for 20 ms. The 32-bit counters of PCIe bytes overflow within a fraction of a second, so
-they are not read either.
+they are not read either. Since the smallest margin is judged, it is also read when the GPU has
+become hotter than at its last reading.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class TelemetryReader:
         self._query = query
         #: The slow fields by UUID, with the time of the next slow read.
         self._slow: dict[str, tuple[float, dict[str, Any]]] = {}
+        #: The temperature by UUID when the margin was read.
+        self._margin_read_at: dict[str, float] = {}
 
     def read(self, nvml: Any, uuid: str) -> Telemetry:
         """Read one GPU; slow fields may be up to 30 s old.
@@ -119,16 +122,22 @@ class TelemetryReader:
             uuid: The GPU.
         """
         now = time.monotonic()
+        fast = self._read_fast(nvml, uuid)
+        degrees = fast.get("temperature_c", 0)
         due, slow = self._slow.get(uuid, (0.0, {}))
         if now >= due:
             slow = self._read_slow(nvml, uuid)
+            self._margin_read_at[uuid] = degrees
             # Not all GPUs in the same second: each slow read delays the next GPU by up to 2 ms.
             first = not due
             self._slow[uuid] = (
                 now + SLOW_INTERVAL_S + (SLOW_OFFSET_S * len(self._slow) if first else 0.0),
                 slow,
             )
-        return Telemetry(at=now, **self._read_fast(nvml, uuid), **slow)
+        elif degrees > self._margin_read_at[uuid]:
+            slow |= self._calls(nvml, uuid, ("temperature_margin_c",))
+            self._margin_read_at[uuid] = degrees
+        return Telemetry(at=now, **fast, **slow)
 
     def _read_fast(self, nvml: Any, uuid: str) -> dict[str, Any]:
         found = self._fields(nvml, uuid, _FAST_FIELDS) | self._calls(nvml, uuid, _FAST)

@@ -30,6 +30,9 @@ from sentinel.protocol.views import BurninFields, HealthCause
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
 UNREADABLE_S = 60.0
+#: A GPU that could be read for so long can be read again, in seconds. A probe that ends in a loop
+#: reads each GPU for a moment whenever it starts.
+READABLE_S = 10.0
 #: A GPU that is too hot to begin, and without work, does no more phases after so long, in seconds.
 HOT_S = 600.0
 #: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
@@ -333,11 +336,19 @@ def _follow_reads(
     It waits for a driver that an operator has released, like for the end of any other pause.
     """
     now = seen.now
-    if not isinstance(gpu_state.occupancy, Unknown) or state.driver_released is not None:
-        return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
-    since = now if burnin.unreadable is None else burnin.unreadable
-    burnin = replace(burnin, unreadable=since)
-    if now < since + UNREADABLE_S:
+    unreadable, readable = burnin.unreadable, None
+    if state.driver_released is not None:
+        unreadable = None
+    elif isinstance(gpu_state.occupancy, Unknown):
+        unreadable = now if unreadable is None else unreadable
+    elif unreadable is not None:
+        readable = now if burnin.readable is None else burnin.readable
+        if now >= readable + READABLE_S:
+            unreadable = readable = None
+    if (unreadable, readable) != (burnin.unreadable, burnin.readable):
+        burnin = replace(burnin, unreadable=unreadable, readable=readable)
+    is_over = unreadable is not None and now >= unreadable + UNREADABLE_S
+    if not is_over or not isinstance(gpu_state.occupancy, Unknown):
         return burnin
     what = FAULTY if _is_faulty(gpu_state, state, seen) else "it cannot be read"
     return progress.end(burnin, plan, f"{what}: {gpu_state.occupancy.reason}")

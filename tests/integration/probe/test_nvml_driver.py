@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
+from sentinel.probe.nvml_telemetry import TelemetryReader
 from tests.harness.fake_nvml import (
     ABSENT,
     FIRST,
@@ -292,6 +294,23 @@ def test_the_time_slowed_by_heat_is_that_of_the_driver_and_of_the_hardware(ask: 
     injected = "\n".join(f"field@{FIRST} {number}:{value}" for number, value in heat)
     found = read_telemetry(ask, FIRST, injected)["thermal_throttled_s"]
     assert found == pytest.approx(139.276368928)
+
+
+def test_the_margin_is_that_of_the_highest_temperature_since_the_last_slow_read() -> None:
+    """The smallest margin is judged, and a GPU is hottest for a moment."""
+    degrees, asked = [40], []
+
+    def query(function: str, *_: object) -> int | None:
+        if function == "nvmlDeviceGetMarginTemperature":
+            asked.append(degrees[0])
+            return 87 - degrees[0]
+        return degrees[0] if function == "nvmlDeviceGetTemperature" else None
+
+    reader = TelemetryReader(query)
+    for heat, margin in ((40, 47), (60, 27), (84, 3), (70, 3), (84, 3)):
+        degrees[0] = heat
+        assert reader.read(pynvml, "GPU-0").temperature_margin_c == margin
+    assert asked == [40, 60, 84]
 
 
 def test_unsupported_telemetry_is_none_and_never_zero(ask: Ask) -> None:

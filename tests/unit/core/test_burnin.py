@@ -324,6 +324,19 @@ def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu(idle_gate
     assert progress_of(world, 1).ended is None
 
 
+@pytest.mark.parametrize(("readable", "ends"), [(5, True), (15, False)])
+def test_a_gpu_that_is_read_for_moments_only_cannot_be_read(readable: int, *, ends: bool) -> None:
+    """A probe that ends in a loop reads each GPU when it starts; the run would wait for ever."""
+    world = running(plan_of(FP64), gpus=2)
+    for _ in range(6):
+        world.gpus["GPU-0"].fault = "the probe has ended"
+        world.run_for(20)
+        world.gpus["GPU-0"].fault = None
+        world.run_for(readable)
+    ended = str(progress_of(world).ended)
+    assert ended.startswith("it cannot be read: ") == ends, ended
+
+
 def test_a_gpu_in_mig_mode_is_not_tested_and_costs_no_other_gpu() -> None:
     world = running(plan_of(MEMORY), gpus=2)
     world.at(0).mig = True
