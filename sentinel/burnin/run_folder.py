@@ -220,14 +220,26 @@ def find_run(state: Path, name: str | None) -> Path:
     """
     kept = state / RUNS
     if name is None:
-        found = sorted(path.parent for path in kept.glob("*/run.json"))
-        if not found:
+        newest = max(kept.glob("*/run.json"), key=_begun, default=None)
+        if newest is None:
             raise ConfigError(f"{kept} has no run", "Name the folder of a run.")
-        return found[-1]
+        return newest.parent
     for path in (Path(name), kept / name):
         if RunFolder(path=path).header.exists():
             return path
     raise ConfigError(f"{name} is not a run", f"Name a folder, or a run in {kept}.")
+
+
+def _begun(header: Path) -> tuple[float, Path]:
+    """Return when a run was begun or resumed last, and its header, to sort runs.
+
+    The name of a run has a local time, which a change of the zone or of summer time sets back.
+    """
+    with contextlib.suppress(ConfigError, LookupError, TypeError, ValueError):
+        run = read_object(header)
+        last = (run.get("resumed") or [run])[-1]
+        return datetime.fromisoformat(last["started"]).timestamp(), header
+    return header.stat().st_mtime, header
 
 
 # --- what a run records of itself ------------------------------------------------------------
@@ -488,7 +500,7 @@ def former_runs(
     own = folder.path.resolve()
     beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
     for report in read_reports(beside):
-        with contextlib.suppress(KeyError, TypeError, AttributeError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             for card, former in list(_of_same_plan(report, header)):
                 found.setdefault(card, []).append(former)
     return found
@@ -503,7 +515,7 @@ def _of_same_plan(
         not report["schema_version"].startswith("1.")
         or run["plan"]["hash"] != header["plan"]["hash"]
         or report["node"]["driver"] != header["node"]["driver"]
-        or run["started"] >= header["started"]
+        or datetime.fromisoformat(run["started"]) >= datetime.fromisoformat(header["started"])
     ):
         return
     summed = sum(bool(_all_reduces(gpu)) for gpu in report["gpus"])

@@ -19,6 +19,7 @@ from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import (
     RunFolder,
     drop_torn_line,
+    find_run,
     former_runs,
     lines,
     new_folder,
@@ -217,6 +218,35 @@ def test_the_best_all_reduce_of_earlier_runs_counts_with_the_number_of_gpus(tmp_
 )
 def test_other_runs_do_not(other: object, tmp_path: Path) -> None:
     assert found(tmp_path, other) == {}
+
+
+@pytest.mark.parametrize(
+    ("started", "is_earlier"),
+    [("2026-11-23T02:00:00+09:00", True), ("2026-11-22T23:00:00-09:00", False)],
+)
+def test_a_run_in_another_zone_is_earlier_by_its_moment(
+    started: str,
+    is_earlier: bool,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
+) -> None:
+    assert bool(found(tmp_path, report(run__started=started))) is is_earlier
+
+
+def test_the_newest_run_is_that_begun_or_resumed_last_whatever_its_local_time(
+    tmp_path: Path,
+) -> None:
+    def run(name: str, started: str, *resumed: str) -> Path:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        parts = [{"started": one} for one in resumed]
+        (folder / "run.json").write_text(json.dumps({"started": started, "resumed": parts}))
+        return folder
+
+    run("20261123-080000", "2026-11-23T08:00:00+00:00")
+    last = run("20261123-010000", "2026-11-23T01:00:00-08:00")
+    assert find_run(tmp_path, None) == last
+    again = run("20261122-080000", "2026-11-22T08:00:00+00:00", "2026-11-23T10:00:00+00:00")
+    assert find_run(tmp_path, None) == again
 
 
 def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
