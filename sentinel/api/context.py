@@ -98,7 +98,7 @@ class ApiContext:
         self.verified = VerifiedTotal(
             shared / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
-        self.views.verified = self.verified.gpus
+        self.views.verified, self.views.stored = self.verified.gpus, self.verified.stored
         self.notifier = Notifier(
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )

@@ -39,7 +39,7 @@ from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.problem import Code
 from sentinel.protocol.stressor import FailureKind
-from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
+from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase, VerifiedCounts
 
 #: All states, so that each has a series from the start.
 OCCUPANCY = ("unknown", "busy", "idle")
@@ -143,7 +143,7 @@ class DaemonCollector(Collector):
             gpu = _GpuMetrics(families, view, self._hostname, now)
             gpu.add_ages()
             gpu.add_counters(self._counters.of(view.uuid))
-            gpu.add_proof(self._views.verified.get(view.uuid))
+            gpu.add_proof(self._views.verified.get(view.uuid), self._views.stored.get(view.uuid))
             gpu.add_verdict(self._views.verdicts.get(view.uuid))
             if self._views.fresh:
                 gpu.add_states()
@@ -266,11 +266,15 @@ class _GpuMetrics:
             name = f"gpu_handover_{step}_seconds"
             self._families.add_histogram(name, self._labels, durations.buckets(), durations.sum)
 
-    def add_proof(self, work: StoredWork | None) -> None:
-        """Add what the GPU has proved, and how far it is in a burn-in."""
+    def add_proof(self, work: StoredWork | None, stored: VerifiedCounts | None) -> None:
+        """Add what the GPU has proved, and how far it is in a burn-in.
+
+        Counters have what is stored: one that a crash sets back would seem to begin at zero.
+        """
         if work is not None:
-            self.add("verified_seconds_total", work.total.seconds)
-            self.add("verified_results_total", work.total.checks)
+            stored = stored or VerifiedCounts()
+            self.add("verified_seconds_total", stored.seconds)
+            self.add("verified_results_total", stored.checks)
             self.add("verified_timestamp_seconds", work.last)
             self.add("wrong_results", proof_of(work).wrong)
         burnin = self._view.burnin

@@ -19,6 +19,7 @@ from sentinel.protocol.views import (
     Reservation,
     Session,
     SessionsView,
+    VerifiedCounts,
     View,
 )
 from sentinel.units import format_duration, format_indices, format_size
@@ -37,6 +38,8 @@ class Views:
         self.sessions: tuple[Session, ...] = ()
         #: What each GPU has proved under all daemons, by UUID.
         self.verified: Mapping[str, StoredWork] = {}
+        #: The part of it that is on disk.
+        self.stored: Mapping[str, VerifiedCounts] = {}
         #: The verdict of each GPU's last burn-in, by UUID.
         self.verdicts: Mapping[str, LastVerdict] = {}
         self._updated = 0.0

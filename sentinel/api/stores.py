@@ -237,6 +237,8 @@ class VerifiedTotal:
         self._report_warning = report_warning
         #: By UUID.
         self.gpus: dict[str, StoredWork] = {}
+        #: What the file has, so that no crash takes it back; by UUID.
+        self.stored: dict[str, VerifiedCounts] = {}
         self._written: Mapping[str, StoredWork] = {}
         self._has_failed = False
         self._loaded = False
@@ -355,6 +357,10 @@ class VerifiedTotal:
             self.gpus[uuid] = replace(self.gpus[uuid], total=more, acknowledged=there.acknowledged)
             written[uuid] = replace(work, total=there.total, acknowledged=there.acknowledged)
         self._written, self._has_failed = written, False
+        self._note_stored()
+
+    def _note_stored(self) -> None:
+        self.stored.update((uuid, work.total) for uuid, work in self._written.items())
 
     def _is_newer(self) -> bool:
         """Check whether wrong results were acknowledged in the file by another process."""
@@ -375,6 +381,7 @@ class VerifiedTotal:
         stored, warning = verified_store.load(self._path)
         self.gpus.update(stored)
         self._written, self._loaded = stored, True
+        self._note_stored()
         if warning is not None:
             self._report_warning(warning)
 

@@ -25,7 +25,7 @@ from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
 from sentinel.core import gpu_state
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
-from sentinel.protocol.views import Allocation, GpuHealth, Phase
+from sentinel.protocol.views import Allocation, GpuHealth, Phase, VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
 from tests.harness.burnin_report import ENDED
 from tests.harness.gpu_environment import ROOT
@@ -435,7 +435,21 @@ def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
         assert json.loads(body)["code"] == "unavailable"
 
 
+def test_verified_work_has_only_what_a_crash_leaves(tmp_path: Path) -> None:
+    seconds, findings = "sentinel_gpu_verified_seconds_total", "sentinel_gpu_findings_total"
+    counts = VerifiedCounts(seconds=60.0, checks=700, errors=7)  # wrong results are stored at once
+    with api_with_events(tmp_path) as api:
+        api.change_gpu(1, verified=VerifiedWork(counts=counts, at=time.monotonic()))
+        eventually(lambda: value_of(scrape(api), seconds, gpu="1") == 60.0)
+        more = VerifiedWork(counts=replace(counts, seconds=70.0), at=time.monotonic())
+        api.change_gpu(1, verified=more, findings=9)
+        eventually(lambda: value_of(scrape(api), findings, gpu="1") == 9)
+        assert value_of(scrape(api), seconds, gpu="1") == 60.0
+
+
 def test_a_gpu_has_what_it_has_proved_and_its_progress_in_a_burn_in(api: ApiServer) -> None:
+    seconds = "sentinel_gpu_verified_seconds_total"
+    eventually(lambda: value_of(scrape(api), seconds, gpu="1") == 60.0)  # once it is on disk
     samples = scrape(api)
     for name, value in (
         ("verified_seconds_total", 60.0),

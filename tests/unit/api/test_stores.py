@@ -117,6 +117,23 @@ def wrong(one: VerifiedTotal) -> int:
     return verified_store.proof_of(one.gpus[UUID]).wrong
 
 
+def test_a_crash_takes_back_nothing_of_what_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    first = total(path, began=1.0)
+    first.update(view(20.0, 200))
+    assert first.stored == {}
+    asyncio.run(first.store())
+    first.update(view(30.0, 300))
+    shown = dict(first.stored)
+    assert shown == {UUID: VerifiedCounts(seconds=20.0, checks=200)}
+    after_crash = total(path, began=2.0)
+    after_crash.update(view(0.0, 0))
+    assert after_crash.stored == shown
+    after_crash.update(view(5.0, 50))
+    asyncio.run(after_crash.store())
+    assert after_crash.stored == {UUID: VerifiedCounts(seconds=25.0, checks=250)}
+
+
 def test_a_wrong_result_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_WRITE_EVERY_S", 1e6)
     path = tmp_path / "verified.json"
