@@ -55,7 +55,7 @@ def parse_size(text: str) -> int:
     if size <= 0:
         if parse_quantity(text, {"": 1}):
             number = text.strip()
-            message = f"{text!r} is not a size without a unit; write {number}MiB or {number}GiB"
+            message = f"{text!r} has no unit; write {number}MiB or {number}GiB"
             raise ValueError(message)
         message = f"{text!r} is not a size; write a number and a unit, such as 512MiB or 20GiB"
         raise ValueError(message)

@@ -179,8 +179,10 @@ class DaemonSettings:
     def _effects(self, keys: Iterable[str], reply: CommandReply) -> tuple[str, ...]:
         """Describe what keeps the former value of a setting, and which GPUs are released."""
         kept = {EFFECTS[key]: None for key in keys if key in EFFECTS}
-        indices = format_indices(gpu.index for gpu in self._views.gpus if gpu.uuid in reply.gpus)
-        return (*kept, *([f"GPU {indices} is released."] if indices else []))
+        released = [gpu.index for gpu in self._views.gpus if gpu.uuid in reply.gpus]
+        verb = "is" if len(released) == 1 else "are"
+        text = f"GPU {format_indices(released)} {verb} released."
+        return (*kept, *([text] if released else []))
 
     async def _configure(
         self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None

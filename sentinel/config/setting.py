@@ -195,7 +195,7 @@ def parse_share(text: str) -> float:
     if number and number <= _MAX_PERCENT:
         digits = text.strip()
         forms = f"{number * 100:g}% or {digits}%" if number <= 1 else f"{digits}%"
-        message = f"{text!r} is not a share without a unit; write {forms}"
+        message = f"{text!r} has no unit; write {forms}"
         raise ValueError(message)
     message = f"{text!r} is not a share; write one above 0% and up to 100%, such as 88%"
     raise ValueError(message)

@@ -83,10 +83,10 @@ class ProgressBuilder:
         gpu = self._gpus.setdefault(uuid, _GpuProgress())
         if name in {"burnin.phase_started", "burnin.progress"}:
             gpu.phase, gpu.number = event.get("phase"), int(event.get("number", 0))
-            gpu.done = False
+            gpu.done, gpu.left_s = False, event.get("left_s")
             self._phases = int(event.get("phases", 0))
         if name == "burnin.progress":
-            gpu.left_s, gpu.waiting = event.get("left_s"), event.get("waiting")
+            gpu.waiting = event.get("waiting")
             gpu.temperature_c = event.get("temperature_c")
         if name == "burnin.ended":
             gpu.done, gpu.waiting, gpu.left_s = True, None, 0.0

@@ -291,11 +291,13 @@ def choose_nodes(partition: str | None, count: int | None, nodelist: str | None)
         known = _states(partition="", nodes=names)
         missing = [name for name in names if name not in known]
         if missing:
-            raise EngineError(f"--nodelist: Slurm has no node {missing[0]}")
+            what = f"--nodelist: Slurm has no node {missing[0]}"
+            raise EngineError(what, "`sinfo --Node --all` lists the nodes.")
         return tuple(names)
     states = _states(partition=partition or _default_partition(), nodes=())
     if not states:
-        raise EngineError(f"--partition: Slurm has no partition {partition}, or it has no nodes")
+        what = f"--partition: Slurm has no partition {partition}, or it has no nodes"
+        raise EngineError(what, "`sinfo --summarize` lists the partitions.")
     if count is None:
         return tuple(states)
     usable = [node for node, state in states.items() if not _is_unavailable(state)]

@@ -64,7 +64,7 @@ def test_a_malformed_size_is_rejected_and_quoted(text: str) -> None:
 
 def test_a_size_without_a_unit_is_rejected_with_both_forms() -> None:
     """MB for one program is GB for another."""
-    with pytest.raises(ValueError, match="'2048' is not a size without a unit; write 2048MiB or"):
+    with pytest.raises(ValueError, match="'2048' has no unit; write 2048MiB or"):
         parse_size("2048")
 
 

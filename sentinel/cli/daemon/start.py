@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from click.core import ParameterSource
 
 from sentinel.burnin.levels import LEVELS
 from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
@@ -244,6 +245,10 @@ def command(
             _check_number(where, pid, simulate)
         if flags:
             remedy = "It keeps its settings. To change them, use: sentinel set"
+            raise _runs_already(where, pid, remedy)
+        named = click.get_current_context().get_parameter_source("config")
+        if named is ParameterSource.COMMANDLINE:
+            remedy = "It keeps its settings and its file. To read that again, use: sentinel reload"
             raise _runs_already(where, pid, remedy)
         _check_that_it_answers(where, pid)
     proof = _prove(where, pid, wait)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, printable
 from sentinel.host.process_setup import STRESSOR
 from sentinel.host.procfs import read_stat
@@ -167,7 +168,7 @@ def _grants(status: Status) -> Iterator[tuple[float, str]]:
         text = f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
         yield math.inf if allocation.index is None else allocation.index, text
     for session in status.sessions or ():
-        end = f" until {session.until.astimezone():%H:%M:%S}" if session.until else ""
+        end = f" until {format_clock(session.until)}" if session.until else ""
         why = f", suspended: {session.suspended}" if session.suspended else ""
         text = f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}{why}"
         yield min(session.indices, default=math.inf), text
@@ -176,7 +177,7 @@ def _grants(status: Status) -> Iterator[tuple[float, str]]:
 def describe_reserved(one: ReservationInfo) -> str:
     """Describe a reservation: its GPUs, what it is for, and until when."""
     why = f" for {one.reason}" if one.reason else ""
-    end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
+    end = f" until {format_clock(one.until)}" if one.until else ""
     return f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
 
 

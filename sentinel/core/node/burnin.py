@@ -166,9 +166,7 @@ def _advance_gpu(
     before = burnin = gpu_state.progress
     if not burnin.begun and not burnin.finished(plan):
         gpu_state = replace(gpu_state, burnin=replace(burnin, begun=True))
-        fields = phase_fields(plan, burnin.phase)
-        event = gpu_event("burnin.phase_started", gpu_state, now, **fields)
-        return Step(gpu_state, events=(event,))
+        return Step(gpu_state, events=(_phase_started(gpu_state, burnin, plan, now),))
     if burnin.finished(plan):
         again = (
             config.repeat
@@ -222,9 +220,14 @@ def _events(
         fields = {"plan": plan.name, "reason": burnin.ended}
         events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
     elif over:
-        fields = phase_fields(plan, burnin.phase)
-        events.append(gpu_event("burnin.phase_started", gpu_state, now, **fields))
+        events.append(_phase_started(gpu_state, burnin, plan, now))
     return tuple(events)
+
+
+def _phase_started(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -> Event:
+    """Report that the next phase is due, and the work that is left then."""
+    fields = {**phase_fields(plan, burnin.phase), "left_s": progress.seconds_left(burnin, plan)}
+    return gpu_event("burnin.phase_started", gpu_state, now, **fields)
 
 
 def phase_fields(plan: Plan, number: int) -> dict[str, Any]:

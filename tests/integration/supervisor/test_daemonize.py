@@ -299,13 +299,24 @@ def test_a_daemon_on_simulated_gpus_is_found_by_their_folder(
         held.release()
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "command"), [("--poll", "1s", "set"), ("--config", "mine.toml", "reload")]
+)
 def test_flags_for_a_running_daemon_are_refused(
-    where: Places, monkeypatch: pytest.MonkeyPatch
+    where: Places,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    flag: str,
+    value: str,
+    command: str,
 ) -> None:
+    """A file, too: it would be ignored, and the command say that all is well."""
     pretend(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").touch()
     run()()
-    with pytest.raises(AlreadyRunningError, match="use: sentinel set"):
-        run("--poll", "1s")()
+    with pytest.raises(AlreadyRunningError, match=f"use: sentinel {command}"):
+        run(flag, value)()
 
 
 def test_a_running_daemon_that_does_not_answer_is_an_error_with_its_pid(where: Places) -> None:

@@ -212,6 +212,13 @@ def test_a_gpu_in_bad_health_has_its_own_line(
     assert [line for line in gpu_table.notes(status(hot)) if "because" in line] == lines
 
 
+def test_an_end_on_another_day_has_its_date() -> None:
+    """Without it, the clock of tomorrow reads as a moment that is over."""
+    end = (datetime.now().astimezone() + timedelta(days=2)).replace(microsecond=0)
+    text = gpu_table.describe_reserved(reservation(until=end))
+    assert text.endswith(f" until {end:%m-%d %H:%M:%S}")
+
+
 def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
     lines = gpu_table.notes(
         status(

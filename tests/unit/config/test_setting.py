@@ -65,7 +65,7 @@ def test_memory_without_a_unit_is_rejected_with_both_forms(text: str, forms: str
     [("0.05", "5% or 0.05%"), ("1", "100% or 1%"), ("25", "25%")],
 )
 def test_a_share_without_a_unit_is_rejected_with_both_forms(text: str, forms: str) -> None:
-    with pytest.raises(ValueError, match=f"without a unit; write {forms}$"):
+    with pytest.raises(ValueError, match=f"has no unit; write {forms}$"):
         parse_share(text)
 
 

@@ -200,8 +200,11 @@ def test_each_gpu_goes_on_where_it_was() -> None:
     done = {UUID: EarlierWork(phase=1, work=half), "GPU-1": EarlierWork(phase=2)}
     assert start(world, done=done) is None
     world.run(lambda: world.state.burnin_run is None)
-    phases = [(event.gpu, event.fields["phase"]) for event in world.events("burnin.phase_started")]
-    assert phases == [(UUID, "second")], "the other GPU has done everything"
+    phases = [
+        (event.gpu, event.fields["phase"], event.fields["left_s"])
+        for event in world.events("burnin.phase_started")
+    ]
+    assert phases == [(UUID, "second", 1.0)], "the other GPU has done everything"
     (ended,) = world.events("burnin.phase_ended")
     fields: dict[str, Any] = dict(ended.fields)
     assert 5.0 <= fields["seconds"] < 7.0, "the earlier seconds count"

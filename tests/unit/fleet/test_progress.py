@@ -77,6 +77,13 @@ def test_the_worst_readings_are_those_of_the_node() -> None:
     assert progress.note == "not idle"
 
 
+def test_the_work_that_is_left_is_that_of_the_last_event() -> None:
+    """A phase is shorter than the time between two reports of the progress."""
+    earlier = event("burnin.progress", phase="p1", number=1, phases=3, left_s=30.0)
+    progress = built(earlier, {**started("GPU-a", 2), "left_s": 5.0})
+    assert progress.left_s == 5.0
+
+
 @pytest.mark.parametrize(
     "strange", [{}, {"event": 1}, {"event": "burnin.progress", "gpu": "GPU-a"}, event("new.one")]
 )

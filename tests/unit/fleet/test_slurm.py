@@ -194,8 +194,9 @@ def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
     with pytest.raises(EngineError, match="--nodes 4: 3 of 6 nodes can be used"):
         choose_nodes("gpu", 4, None)
     assert choose_nodes(None, None, "n2,n1") == ("n2", "n1")
-    with pytest.raises(EngineError, match="Slurm has no node x9"):
+    with pytest.raises(EngineError, match="Slurm has no node x9") as refused:
         choose_nodes(None, None, "n1,x9")
+    assert refused.value.remedy == "`sinfo --Node --all` lists the nodes."
 
 
 @pytest.mark.parametrize(
