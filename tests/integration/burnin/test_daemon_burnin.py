@@ -16,6 +16,7 @@ import pytest
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
+from sentinel.burnin.run_folder import read_object
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
 from sentinel.host.lookups import USER_NAMES
@@ -206,7 +207,9 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
-    former = ExampleRun().write(daemon.places.state / RUNS / "20991231-080000-former")
+    former = ExampleRun().write(daemon.places.state / RUNS / "former")
+    later = {**read_object(former.header), "started": "2099-12-31T08:00:00+00:00"}
+    former.write(former.header, later)
     write_reports(former, judge_run(former, Thresholds()))
     last = daemon.run_unchecked("burnin", "attach", "--simulated")
     assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
