@@ -50,6 +50,9 @@ def parse_workload(text: str) -> tuple[str, dict[str, str]]:
             good = None
     if not good or text.strip().endswith(":"):
         raise ConfigError(f"{text!r} does not name a workload; write {_WORKLOAD_FORM}")
+    if ".py:" in name:
+        remedy = f"Write it as a module: {name.replace('.py:', ':')}"
+        raise ConfigError(f"{text!r} names a file", remedy)
     return name, parse_options(rest, text, _WORKLOAD_FORM)
 
 
@@ -138,6 +141,8 @@ def find_workload(name: str) -> EntryPoint:
     known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"
     near = difflib.get_close_matches(name, known_workloads(), n=1)
     remedy = f"Did you mean {near[0]}?" if near else ""
+    if name.endswith(".py"):
+        remedy = f"Name its function or class, too: {name.removesuffix('.py')}:NAME"
     what = f"there is no workload {name!r}; known are {known}, or module:attribute"
     raise ConfigError(what, remedy)
 

@@ -84,6 +84,8 @@ def test_a_command_adds_its_folder_unless_no_setting_can_name_that(
         ("/a/:work", "does not name a workload"),
         ("/a,b/module:work", "does not name a workload"),
         ("module:1st", "does not name a workload"),
+        ("mine.py:work", "Write it as a module: mine:work"),
+        ("/a/mine.py:work:n=1", "Write it as a module: /a/mine:work"),
         ("gemm:size=1,", "'' in 'gemm:size=1,' is not key=value"),
         ("gemm:size=1,fast", "'fast' in 'gemm:size=1,fast' is not key=value"),
         ("gemm:=1", "'=1' in 'gemm:=1' is not key=value"),
@@ -111,6 +113,12 @@ def test_a_workload_is_checked_by_its_name_alone() -> None:
         ConfigError, match=r"no workload 'gem'; known are elementwise, .*gemm, hold"
     ):
         check_workload("gem:size=8192")
+
+
+def test_a_file_without_its_function_is_answered_by_how_to_name_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_workload("mine.py")
+    assert caught.value.remedy == "Name its function or class, too: mine:NAME"
 
 
 # --- drivers ----------------------------------------------------------------------------------
