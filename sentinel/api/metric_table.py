@@ -203,8 +203,8 @@ _COUNTED = (
         ("findings_total", "Findings of stressors."),
         ("verification_errors_total", "Wrong results of stressors."),
         ("stress_seconds_total", "Time with a running stressor."),
-        ("verified_seconds_total", "Work with checked results, under all daemons, stored by now."),
-        ("verified_results_total", "Checked results, under all daemons, stored by now."),
+        ("verified_seconds_total", "Work with checked results, under all daemons."),
+        ("verified_results_total", "Checked results, under all daemons."),
         (
             "stressor_restarts_total",
             "Starts of stressors, by the end of the one before.",
