@@ -203,8 +203,8 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
         ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
             daemon reports it. Or a missing report cannot be written.
     """
-    _write_missing_reports(state)
     try:
+        _write_missing_reports(state)
         verdicts = last_verdicts(report_paths(state))
     except OSError as error:
         raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
@@ -244,6 +244,7 @@ def _write_missing_reports(state: Path) -> None:
 
     Raises:
         ConfigError: A report cannot be written.
+        OSError: The folder cannot be read.
     """
     for header in (state / verified_store.RUNS).glob("*/run.json"):
         run = RunFolder(path=header.parent)

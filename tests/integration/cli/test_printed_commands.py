@@ -80,6 +80,7 @@ SITUATIONS = [
     Situation(what="logs", named=("start",), daemon=None),
     Situation(what="start --simulate 2 --paused", named=("pause",)),
     Situation(what="start --simulate 2 --rearm 1s", named=("set",), codes=(2,)),
+    Situation(what="start --config /dev/null", named=("reload",)),
     Situation(what="set", named=("set memory=50%",)),
     Situation(what="start --simulate 3", named=("stop --socket {}",)),
     Situation(what="set --save poll=2s", named=("restart",)),
