@@ -57,7 +57,7 @@ def test_a_size_is_a_number_with_a_unit(text: str, size: int) -> None:
     ],
 )
 def test_a_malformed_size_is_rejected_and_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size|has no unit") as caught:
+    with pytest.raises(ValueError, match=r"is not a size|has no unit") as caught:
         parse_size(text)
     assert repr(text) in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_size_may_be_zero_where_that_is_allowed(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "-0", "512", "0 bytes", "0%"])
 def test_what_is_no_size_is_no_zero(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size|has no unit"):
+    with pytest.raises(ValueError, match=r"is not a size|has no unit"):
         parse_size_or_zero(text)
 
 
