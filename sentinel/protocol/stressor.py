@@ -61,9 +61,26 @@ class CreatingContext:
     torch: str
 
 
+class StartStage(StrEnum):
+    """What a starting stressor does once it has its context."""
+
+    REHEARSING = "rehearsing"
+    """The workload runs each kernel once, on a small part of the memory."""
+    TAKING = "taking"
+    """It takes its memory."""
+    PREPARING = "preparing"
+    """It holds its memory; the workload prepares until its second ctx.pace()."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Preparing:
-    """The stressor has taken its memory; the workload prepares until its second ctx.pace()."""
+class Announcement:
+    """What a starting stressor does next, and how much memory it takes for that at most."""
+
+    stage: StartStage
+    #: The used memory of the GPU while the stressor kept still, in bytes; None if unknown.
+    used: int | None = None
+    #: How many bytes more it takes from now on; an announcement expires.
+    more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +292,7 @@ Completed = (
 ChildMessage = (
     Prepared
     | CreatingContext
-    | Preparing
+    | Announcement
     | MemoryContention
     | Ready
     | Progress
@@ -396,8 +413,11 @@ class StressorSpec:
     watch_interval: float = 0.025
     #: Bytes to leave free, whatever the target.
     reserve: int = 0
-    #: Whether processes may be hidden: the child watches for contention while it takes memory.
-    check_contention: bool = False
+    #: Whether memory that it did not announce is a newcomer's while it starts: no other process on
+    #: the GPU may grow.
+    exact_start: bool = True
+    #: Whether it kills itself when it sees a newcomer; else it ends in an ordinary way.
+    yields_at_once: bool = True
     #: Whether to open a context and exit.
     clearing: bool = False
     #: The file of the golden checksums, or None.
