@@ -13,6 +13,11 @@ from enum import StrEnum
 
 from sentinel.protocol.gpu import Gpu
 
+#: Growth of the used memory up to this many bytes is noise. On an H200 the driver's figure did not
+#: move beside NVML clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of
+#: the host; a newcomer's first growth is larger (docs/internals/handing-over.md).
+GROWTH_SLACK_BYTES = 2**20
+
 #: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
 MAX_QUANTUM_S = 0.05
 

@@ -14,10 +14,10 @@ import math
 import operator
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,14 +32,9 @@ from sentinel.protocol.stressor import (
     Ready,
     StressorGroup,
 )
-from sentinel.stressor.device import (
-    PREPARATION_SLACK_BYTES,
-    ContentionMonitor,
-    Device,
-    Fence,
-    Filling,
-)
+from sentinel.stressor.device import Device, Fence, Filling
 from sentinel.stressor.lease import LeaseKeeper
+from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
 
 #: The length of a window. NVML's sampling period is 1/6 s or more.
 WINDOW_S = 0.1
@@ -146,6 +141,20 @@ class _Tally(NamedTuple):
         return _Tally(*map(operator.add, self, other))
 
 
+@dataclass(kw_only=True)
+class Rehearsal:
+    """What a workload does and learns on a part of the memory, before all of it is taken."""
+
+    #: All of that part, in one piece; None once it is over.
+    memory: Tensor | None
+    #: Tensors like the chunks that will be taken, without memory.
+    planned: Sequence[Tensor]
+    #: The shapes that were chosen and launched, by what they are for.
+    shapes: dict[str, Any] = field(default_factory=dict)
+    #: What it has returned.
+    result: Any = None
+
+
 class WorkloadContext:
     """The GPU of one workload.
 
@@ -163,7 +172,9 @@ class WorkloadContext:
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
         group: The place of this stressor among those that work together, or None.
         rendezvous: The private folder in which the members of a group find each other, or None.
-        inject_faults: Whether to inject faults before Ready, and to say how many were found.
+        inject_faults: Whether to inject faults before anything counts, and to say how many were
+            found.
+        rehearsal: The rehearsal of the workload, past or present; None without one.
     """
 
     def __init__(
@@ -172,21 +183,20 @@ class WorkloadContext:
         device: Device,
         filling: Filling,
         lease_keeper: LeaseKeeper,
-        monitor: ContentionMonitor | None = None,
+        watch: StartWatch | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
-        self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
-        self.share: float = filling.worked_on / device.total_bytes()
         self.index, self.pci_bus_id = 0, ""
         self.goldens: Goldens | None = None
         self.group: StressorGroup | None = None
         self.rendezvous: Path | None = None
         self.inject_faults = False
+        self.rehearsal: Rehearsal | None = None
         self._device = device
-        self._filling = filling
         self._lease_keeper = lease_keeper
-        self._monitor = monitor
+        self._watch = watch
+        self.hold(filling)
         self._entered = False
         self._ready = False
         self._in_flight: deque[tuple[Fence, float, _Tally]] = deque()
@@ -199,7 +209,31 @@ class WorkloadContext:
         self._iterations = 0
         self._findings = 0
         self._note: str | None = None
-        self._slack = PREPARATION_SLACK_BYTES
+        self._growth = PREPARATION_BYTES
+
+    def hold(self, filling: Filling) -> None:
+        """Work on this memory from now on."""
+        self._filling = filling
+        self.chunks: list[Tensor] = list(filling.chunks)
+        self.share: float = filling.worked_on / self._device.total_bytes()
+
+    def rehearse(self, rehearsal: Rehearsal, run: Callable[[WorkloadContext], object]) -> None:
+        """Run a rehearsal. Its work does not count, but wrong results in it do."""
+        self.rehearsal = rehearsal
+        rehearsal.result = run(self)
+        rehearsal.memory = None
+        self.chunks = []
+        self._growth -= PREPARATION_BYTES
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether this is a rehearsal."""
+        return self.rehearsal is not None and self.rehearsal.memory is not None
+
+    def prepare(self) -> None:
+        """Begin the last part of the start, in which the workload prepares."""
+        if self._watch is not None:
+            self._watch.expect_preparation(self._growth)
 
     @property
     def ready(self) -> bool:
@@ -305,6 +339,8 @@ class WorkloadContext:
         for name, value in tally._asdict().items():
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"report({name}={value!r}): it must be finite and not negative")
+        if self.rehearses and not tally.errors:
+            return
         self._queued = self._queued.plus(tally)
         self._iterations += tally.iterations
 
@@ -332,14 +368,15 @@ class WorkloadContext:
 
     def send(self, message: Completed) -> None:
         """Send what a built-in workload has completed."""
-        self._lease_keeper.send(message)
+        if not self.rehearses:
+            self._lease_keeper.send(message)
 
     def allow_growth(self, size: int) -> None:
-        """Let libraries take so many more bytes of device memory before Ready.
+        """Let libraries take so many more bytes of device memory before Ready, in a rehearsal.
 
-        Where processes may be hidden, more than some growth looks like another process.
+        More growth than was announced looks like another process.
         """
-        self._slack += size
+        self._growth += size
 
     def note(self, text: str) -> None:
         """Describe the workload's present activity; sent with the next progress.
@@ -356,7 +393,20 @@ class WorkloadContext:
         so it is for choosing sizes before the loop.
         """
         work()
-        return min(self._device.measure_s(work) for _ in range(3))
+        return min(self._measure_once(work) for _ in range(3))
+
+    def _measure_once(self, work: Callable[[], object]) -> float:
+        seconds = self._device.measure_s(work)
+        if self._ready:  # each is a quantum of its own
+            self.drain(rests=False)
+        return seconds
+
+    def become_ready(self) -> bool:
+        """Call :meth:`pace` until this is Ready; return False if the workload is to return."""
+        while not self._ready:
+            if not self.pace():
+                return False
+        return True
 
     def finish(self) -> None:
         """Wait for the work in flight and send the last progress, after the workload returned."""
@@ -376,8 +426,8 @@ class WorkloadContext:
             self._done = self._done.plus(tally)
 
     def _become_ready(self) -> None:
-        if self._monitor is not None:
-            self._monitor.check(self._slack)
+        if self._watch is not None:
+            self._watch.check()
         self._device.forbid_growth()
         settle_heap()
         filling = self._filling

@@ -3,26 +3,25 @@
 On parts with unified memory a single allocation of hundreds of gigabytes can exceed the driver's
 30 s limit for scrubbing, so memory is taken in chunks. A chunk is the size of one GEMM result.
 
-Newcomers that take memory meanwhile are detected here: before Ready the supervisor sees them only
-if NVML reports how much the stressor holds.
-
 It imports torch, so only the stressor may import it, once its lease is running.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from sentinel.errors import ConfigError, DriverUnavailableError, MemoryContentionError
+from sentinel.errors import ConfigError, DriverUnavailableError
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MemoryTarget
+from sentinel.stressor.cuda_driver import DriverMemory, count_devices
 from sentinel.stressor.loader import is_out_of_memory
+from sentinel.stressor.start_watch import StartWatch
 from sentinel.units import format_size
 
 #: The work that a workload queues between two calls of pace(). At most two such quanta are in
@@ -61,6 +60,16 @@ class Device(Protocol):
     def new_chunk(self, size: int) -> Tensor | None:
         """Allocate ``size`` bytes with undefined content; return None if that is refused."""
 
+    def plan_chunk(self, size: int) -> Tensor:
+        """Return a tensor like that of :meth:`new_chunk` without memory, to plan with."""
+
+    def borrow(self, size: int) -> AbstractContextManager[Tensor]:
+        """Take ``size`` bytes for a while; afterwards the driver has them back.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: They are not free.
+        """
+
     def begin(self) -> None:
         """Mark the beginning of a quantum."""
 
@@ -80,8 +89,8 @@ class Device(Protocol):
     def measure_s(self, work: Callable[[], object]) -> float:
         """Compute how long the device takes for what ``work`` queues."""
 
-    def follow(self, taken: Iterable[Tensor]) -> None:
-        """Account from now on for what this thread does, beside these tensors."""
+    def follow(self) -> None:
+        """Account from now on for what this thread does."""
 
     def forbid_growth(self) -> None:
         """Refuse every further allocation of device memory."""
@@ -123,6 +132,20 @@ class CudaDevice:
             return torch.empty(size, dtype=torch.uint8, device=self.torch_device)
         except torch.cuda.OutOfMemoryError:
             return None
+
+    def plan_chunk(self, size: int) -> Tensor:
+        """Return a tensor of ``size`` bytes without memory."""
+        return torch.empty(size, dtype=torch.uint8, device="meta")
+
+    @contextmanager
+    def borrow(self, size: int) -> Iterator[Tensor]:
+        """Take ``size`` bytes past torch, whose cache would keep them."""
+        memory = DriverMemory(size)
+        try:
+            yield torch.as_tensor(memory, device=self.torch_device)
+        finally:
+            torch.cuda.synchronize(self.torch_device)
+            memory.free()
 
     def begin(self) -> None:
         """Record an event before the work that is queued next."""
@@ -170,7 +193,7 @@ class CudaDevice:
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1000
 
-    def follow(self, taken: Iterable[Tensor]) -> None:
+    def follow(self) -> None:
         """Do nothing: torch and the driver account for everything."""
 
     def forbid_growth(self) -> None:
@@ -197,14 +220,14 @@ def _check_cuda(gpu: Gpu) -> None:
         raise DriverUnavailableError(what, remedy)
     try:
         _initialise()
-        count = torch.cuda.device_count()
+        count = count_devices()  # torch would ask NVML, which takes 0.15 s and more
     except (RuntimeError, AssertionError) as error:
         if is_out_of_memory(error):
             raise
         what = f"torch {torch.__version__} cannot use CUDA {torch.version.cuda}: {error}"
         remedy = "Install a driver that is new enough for it, or a torch built for this driver."
         raise DriverUnavailableError(what, remedy) from error
-    if not torch.cuda.is_available() or count != 1:
+    if count != 1:
         what = f"torch sees {count} GPUs where it should see {gpu.uuid} alone"
         remedy = "Check that no plugin changes CUDA_VISIBLE_DEVICES and that MIG is off."
         raise DriverUnavailableError(what, remedy)
@@ -215,54 +238,6 @@ def _check_cuda(gpu: Gpu) -> None:
 
 
 # --- memory ---------------------------------------------------------------------------------
-
-#: Unexplained growth allowed while the stressor only allocates. On an H200 there is none. A
-#: newcomer's context begins with 13 MiB or more, some 150 ms before its first allocation.
-ALLOCATION_SLACK_BYTES = 2 * 2**20
-
-#: The same while kernels run for the first time: libraries load theirs outside torch's allocator.
-PREPARATION_SLACK_BYTES = 256 * 2**20
-
-#: How long memory must not change before the stressor takes its own, and the polling interval.
-#: A context that is being created keeps growing: on an H200 it never paused for more than 0.14 s.
-#: The supervisor, too, has this time to find processes that are already there.
-QUIET_PERIOD_S = 0.3
-_POLL_INTERVAL_S = 0.01
-
-
-class ContentionMonitor:
-    """Compares the decrease of free memory with what this process took since construction.
-
-    Args:
-        device: A device with a context.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._free = device.free_bytes()
-        self._reserved = device.reserved_bytes()
-
-    def wait_until_quiet(self) -> None:
-        """Watch for the quiet period, before any memory is taken.
-
-        Raises:
-            MemoryContentionError: Another process takes memory.
-        """
-        until = time.monotonic() + QUIET_PERIOD_S
-        while time.monotonic() < until:
-            self.check(ALLOCATION_SLACK_BYTES)
-            time.sleep(_POLL_INTERVAL_S)
-
-    def check(self, allowance: int) -> None:
-        """Check that at most ``allowance`` bytes are gone that this process did not take.
-
-        Raises:
-            MemoryContentionError: More bytes are gone.
-        """
-        gone = self._free - self._device.free_bytes()
-        grown = gone - (self._device.reserved_bytes() - self._reserved)
-        if grown > allowance:
-            raise MemoryContentionError(grown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,30 +273,37 @@ _ROUNDED_TO_BYTES = 2 * 2**20
 MAX_CHUNKS = 1024
 
 
-def fill(
-    device: Device,
-    target: MemoryTarget,
-    chunk: int,
-    reserve: int = 0,
-    monitor: ContentionMonitor | None = None,
-) -> Filling:
-    """Take chunks of ``chunk`` bytes up to ``target``, a size or a share of the free memory.
+@dataclass(frozen=True, kw_only=True)
+class FillPlan:
+    """What a stressor is to take, in bytes."""
 
-    A target below one chunk is one chunk of that size. What is left over is taken as a rest, so
-    that the sum is exact to 2 MiB; less than 10 MiB is not taken. The content is undefined. At
-    least ``reserve`` bytes of the free memory are left.
+    #: Of the target.
+    asked: int
+    #: Of one chunk, and how many of them.
+    chunk: int
+    chunks: int
+
+
+def plan(free: int, target: MemoryTarget, chunk: int, reserve: int = 0) -> FillPlan:
+    """Plan chunks of ``chunk`` bytes up to ``target``, a size or a share of the free memory.
+
+    A target below one chunk is one chunk of that size. At least ``reserve`` bytes of the free
+    memory are left.
+
+    Args:
+        free: The free memory beside the context, in bytes.
+        target: The target.
+        chunk: Bytes of a chunk.
+        reserve: Bytes to leave free.
 
     Raises:
         ConfigError: There would be more chunks than a newcomer could wait for.
-        torch.cuda.OutOfMemoryError: Not one chunk fits.
-        MemoryContentionError: The ``monitor`` saw another process take memory.
+        torch.cuda.OutOfMemoryError: There is no room for one chunk.
     """
-    free = device.free_bytes()
     asked = int(free * target.share) if target.share is not None else target.size or 0
     if reserve:
         asked = max(0, min(asked, free - reserve - _LIBRARY_BYTES))
     size = chunk if target.size is None else min(chunk, target.size)
-    wanted = asked // size
     taken = min(asked, free)
     if taken // size > MAX_CHUNKS:
         what = (
@@ -329,39 +311,60 @@ def fill(
             f" which take too long to free for a newcomer; at most {MAX_CHUNKS} are allowed"
         )
         raise ConfigError(what, f"Use --chunk {format_size(_least_chunk(taken)).replace(' ', '')}.")
-    chunks: list[Tensor] = []
     # More memory may become free meanwhile.
-    most = min(wanted, MAX_CHUNKS)
-    while len(chunks) < most and (piece := device.new_chunk(size)) is not None:
+    found = FillPlan(asked=asked, chunk=size, chunks=min(asked // size, MAX_CHUNKS))
+    if not found.chunks:
+        raise torch.cuda.OutOfMemoryError(_no_chunk(found, free, reserve))
+    return found
+
+
+def fill(device: Device, planned: FillPlan, watch: StartWatch | None = None) -> Filling:
+    """Take the chunks of a plan, and what they leave of the target as a rest.
+
+    So the sum is exact to 2 MiB; less than 10 MiB is not taken. The content is undefined.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: Not one chunk fits.
+        MemoryContentionError: Another process took memory meanwhile.
+    """
+    size = planned.chunk
+    chunks: list[Tensor] = []
+    while len(chunks) < planned.chunks and (piece := _take(device, size, watch)) is not None:
         chunks.append(piece)
-        if monitor is not None:
-            monitor.check(ALLOCATION_SLACK_BYTES)
     if not chunks:
-        message = (
-            f"{format_size(free)} are free"
-            f"{f' ({format_size(reserve)} are to be kept free)' if reserve else ''}"
-            f" and {format_size(asked)} were requested; "
-            f"not one chunk of {format_size(size)} is available"
-        )
-        raise torch.cuda.OutOfMemoryError(message)
+        raise torch.cuda.OutOfMemoryError(_no_chunk(planned, device.free_bytes(), 0))
     worked_on = len(chunks) * size
-    rest = _take_rest(device, asked - worked_on) if len(chunks) == wanted else None
-    if monitor is not None:
-        monitor.check(ALLOCATION_SLACK_BYTES)
+    whole = len(chunks) == planned.asked // size
+    rest = _take_rest(device, planned.asked - worked_on, watch) if whole else None
     return Filling(
         chunks=tuple(chunks),
         rest=rest[0] if rest is not None else None,
         worked_on=worked_on,
         held=worked_on + (rest[1] if rest is not None else 0),
-        asked=asked,
-        refused=len(chunks) < wanted,
+        asked=planned.asked,
+        refused=not whole,
     )
 
 
-def _take_rest(device: Device, left: int) -> tuple[Tensor, int] | None:
+def _take(device: Device, size: int, watch: StartWatch | None) -> Tensor | None:
+    """Take one piece of memory; a newcomer's first MiB beside it is seen."""
+    with nullcontext() if watch is None else watch.taking(size):
+        return device.new_chunk(size)
+
+
+def _no_chunk(planned: FillPlan, free: int, reserve: int) -> str:
+    return (
+        f"{format_size(free)} are free"
+        f"{f' ({format_size(reserve)} are to be kept free)' if reserve else ''}"
+        f" and {format_size(planned.asked)} were requested; "
+        f"not one chunk of {format_size(planned.chunk)} is available"
+    )
+
+
+def _take_rest(device: Device, left: int, watch: StartWatch | None) -> tuple[Tensor, int] | None:
     """Take what whole chunks leave of the target, and return it with its size, or None."""
     size = left - left % _ROUNDED_TO_BYTES
-    piece = device.new_chunk(size) if size >= _LEAST_REST_BYTES else None
+    piece = _take(device, size, watch) if size >= _LEAST_REST_BYTES else None
     return None if piece is None else (piece, size)
 
 

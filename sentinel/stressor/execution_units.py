@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from sentinel.config.options import GRAIN
-from sentinel.errors import ConfigError
 from sentinel.stressor.comparison import words
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.kernels import compute_special_functions, driver_version, exchange_in_shared
+from sentinel.stressor.cuda_driver import driver_version
+from sentinel.stressor.kernels import compute_special_functions, exchange_in_shared
 from sentinel.stressor.loader import is_out_of_memory
 from sentinel.stressor.matmul import Dtype, Needs, Product, Shape, lay_out
-from sentinel.stressor.sizing import cube, has_capability
+from sentinel.stressor.sizing import cube, has_capability, no_room, rehearse_product
 
 #: The maximum length of a reason.
 _MAX_REASON_LENGTH = 200
@@ -304,11 +304,17 @@ UNITS: dict[str, Dtype] = {
 _PLACES = 16
 
 
-def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
+def why_not(ctx: WorkloadContext, unit: Dtype, seeds: int = 1) -> str | None:
     """Explain why a unit cannot be exercised on this GPU; return None if it can.
 
-    An operation that this torch, its libraries, the driver or the GPU refuses is no fault of the
-    GPU.
+    In a rehearsal its kernels are launched at the shape that all of the memory allows, else at the
+    smallest one. An operation that this torch, its libraries, the driver or the GPU refuses is no
+    fault of the GPU.
+
+    Args:
+        ctx: The workload's context.
+        unit: The unit.
+        seeds: How many seeds' inputs to draw in a rehearsal.
 
     Raises:
         ConfigError: There is no room for the smallest product.
@@ -316,20 +322,11 @@ def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
     if not has_capability(unit, ctx.device):
         needed = ".".join(map(str, unit.capability))
         return f"not on this card: it needs compute capability {needed}"
-    shape = cube(GRAIN)
-    needs = Product.needs(unit, shape)
-    # Of a small part of the memory: on a whole GPU, millions of such results would be listed.
-    parts = [chunk[: _PLACES * max(needs)] for chunk in ctx.chunks[:_PLACES]]
-    layout = lay_out(parts, Needs(*needs))
-    if layout is None:
-        raise ConfigError(
-            f"units: there is no room for {unit.name}",
-            "Hold more memory, or take it in larger chunks.",
-        )
-    product = Product(unit, shape, layout)
-    product.fill(seed=1)
     try:
-        ctx.measure(lambda: product.multiply(product.reference))
+        if ctx.rehearses:
+            rehearse_product(ctx, unit, "units", seeds=seeds)
+        else:
+            _multiply_smallest(ctx, unit)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         if is_out_of_memory(error):
             raise
@@ -339,8 +336,23 @@ def why_not(ctx: WorkloadContext, unit: Dtype) -> str | None:
     return None
 
 
-def usable_units(ctx: WorkloadContext, names: Sequence[str]) -> tuple[list[Dtype], dict[str, str]]:
+def _multiply_smallest(ctx: WorkloadContext, unit: Dtype) -> None:
+    shape = cube(GRAIN)
+    needs = Product.needs(unit, shape)
+    # Of a small part of the memory: on a whole GPU, millions of such results would be listed.
+    parts = [chunk[: _PLACES * max(needs)] for chunk in ctx.chunks[:_PLACES]]
+    layout = lay_out(parts, Needs(*needs))
+    if layout is None:
+        raise no_room("units")
+    product = Product(unit, shape, layout)
+    product.fill(seed=1)
+    ctx.measure(lambda: product.multiply(product.reference))
+
+
+def usable_units(
+    ctx: WorkloadContext, names: Sequence[str], seeds: int = 1
+) -> tuple[list[Dtype], dict[str, str]]:
     """Return those of the named units that this GPU can do, and why it cannot do the others."""
-    reasons = {name: why_not(ctx, UNITS[name]) for name in names if name in UNITS}
+    reasons = {name: why_not(ctx, UNITS[name], seeds) for name in names if name in UNITS}
     able = [UNITS[name] for name, reason in reasons.items() if reason is None]
     return able, {name: reason for name, reason in reasons.items() if reason is not None}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from sentinel.stressor.cuda_driver import check, describe, do, load_driver
 from sentinel.stressor.matmul import Product
 
 #: Numbers of cuda.h: the maximum of a device and of a function, and the options for a log.
@@ -166,19 +166,6 @@ def words_of(nbytes: int) -> int:
     return nbytes // 8 * 2
 
 
-@cache
-def load_driver() -> Any:
-    """Load the library of the driver."""
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def driver_version() -> str:
-    """Return the version of CUDA that the driver, and so its compiler, has."""
-    version = ctypes.c_int()
-    _do("cuDriverGetVersion", ctypes.byref(version))
-    return f"driver {version.value}"
-
-
 class Kernel:
     """A kernel that the driver compiled for the GPU of the current context.
 
@@ -198,13 +185,13 @@ class Kernel:
         self.words = 0
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         self._compile(unit, ptx)
-        _do("cuModuleGetFunction", ctypes.byref(self._function), self._module, unit.encode())
+        do("cuModuleGetFunction", ctypes.byref(self._function), self._module, unit.encode())
         if fills_shared:
             device, most = ctypes.c_int(), ctypes.c_int()
-            _do("cuCtxGetDevice", ctypes.byref(device))
-            _do("cuDeviceGetAttribute", ctypes.byref(most), _SHARED_BYTES_OPTIN, device)
+            do("cuCtxGetDevice", ctypes.byref(device))
+            do("cuDeviceGetAttribute", ctypes.byref(most), _SHARED_BYTES_OPTIN, device)
             self.words = words_of(most.value)
-            _do("cuFuncSetAttribute", self._function, _DYNAMIC_SHARED_BYTES, 4 * self.words)
+            do("cuFuncSetAttribute", self._function, _DYNAMIC_SHARED_BYTES, 4 * self.words)
 
     def _compile(self, unit: str, ptx: str) -> None:
         log = ctypes.create_string_buffer(_LOG_BYTES)
@@ -217,9 +204,9 @@ class Kernel:
             why = str(error)
         else:
             if status not in _NOT_COMPILED:
-                _check("cuModuleLoadDataEx", status)
+                check("cuModuleLoadDataEx", status)
                 return
-            why = f"{_describe(status)}: {log.value.decode(errors='replace')}"
+            why = f"{describe(status)}: {log.value.decode(errors='replace')}"
         message = f"the driver cannot compile the kernel of {unit}: {' '.join(why.split())}"
         raise NotImplementedError(message)
 
@@ -235,24 +222,7 @@ class Kernel:
         blocks = -(-out.numel() // (self.words or _THREADS))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         grid = (blocks, 1, 1, _THREADS, 1, 1, 4 * self.words)
-        _do("cuLaunchKernel", self._function, *grid, stream, places, None)
-
-
-def _do(call: str, *arguments: Any) -> None:
-    _check(call, getattr(load_driver(), call)(*arguments))
-
-
-def _check(call: str, status: int) -> None:
-    """Raise RuntimeError, worded as torch's, unless ``status`` is success."""
-    if status:
-        message = f"CUDA error: {_describe(status)} ({call})"
-        raise RuntimeError(message)
-
-
-def _describe(status: int) -> str:
-    text = ctypes.c_char_p()
-    load_driver().cuGetErrorString(status, ctypes.byref(text))
-    return (text.value or b"").decode() or f"error {status}"
+        do("cuLaunchKernel", self._function, *grid, stream, places, None)
 
 
 # --- operations -------------------------------------------------------------------------------

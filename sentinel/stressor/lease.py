@@ -59,6 +59,8 @@ class LeaseKeeper:
         share: The share of the time for which the device is to be busy, from 0 to 1.
         pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
         memory_limit: Beyond which used memory of the GPU a newcomer is there, and what to do then.
+        start_limit: The same by this process's own account while it starts; None if it has none.
+        limited: Whether the supervisor has sent a limit, which replaces that of the start.
         shared_until: Until when the probe reads that memory, too.
         alone: Set while it does not.
     """
@@ -68,6 +70,8 @@ class LeaseKeeper:
         self.share = 1.0
         self.pace_changed = threading.Event()
         self.memory_limit = MemoryLimit(used=None)
+        self.start_limit: int | None = None
+        self.limited = False
         self.shared_until = 0.0
         self.alone = threading.Event()
         self.alone.set()
@@ -175,7 +179,7 @@ class LeaseKeeper:
                         self.shared_until = time.monotonic() + _SHARED_S if shared else 0.0
                         (self.alone.clear if shared else self.alone.set)()
                     case MemoryLimit() as limit:
-                        self.memory_limit = limit
+                        self.memory_limit, self.limited = limit, True
                     case Stop():
                         self.stop()
                     case Pace(share=share):

@@ -16,6 +16,7 @@ from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, LinkMeasured, LinkPart
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.numa import Place, places_of, take_on
+from sentinel.stressor.rehearsal import rehearsed
 from sentinel.stressor.transfers import (
     LEAVE_S,
     LinkPatterns,
@@ -50,6 +51,38 @@ _CHUNKS = 3
 _WORD = 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Connected:
+    """What exists before the memory is taken."""
+
+    transfers: Transfers
+    #: None without a group of several GPUs.
+    peers: Peers | None
+
+
+def _rehearse_links(ctx: WorkloadContext, *, nvls: bool) -> _Connected | None:
+    with contextlib.suppress(StoppedError):
+        connected = _connect(ctx, nvls=nvls)
+        HostLinks(ctx, connected.transfers).measure_alone(1)
+        return connected
+    return None
+
+
+def _connect(ctx: WorkloadContext, *, nvls: bool) -> _Connected:
+    """Create the streams, and meet the other ranks.
+
+    Raises:
+        StoppedError: The workload is to return.
+    """
+    group = ctx.group if ctx.group is not None and ctx.group.size > 1 else None
+    transfers = Transfers(ctx, LEAVE_S if group is not None else 0.0)
+    if group is None:
+        return _Connected(transfers=transfers, peers=None)
+    ctx.note(f"waiting for the other {group.size - 1} of its group")
+    return _Connected(transfers=transfers, peers=Peers(ctx, group, transfers, nvls=nvls))
+
+
+@rehearsed(_rehearse_links)
 def links(ctx: WorkloadContext, *, nvls: bool = False) -> None:
     """Test the links to the host, and in a group of GPUs those between them; compare all data.
 
@@ -64,21 +97,21 @@ def links(ctx: WorkloadContext, *, nvls: bool = False) -> None:
     """
     if len(ctx.chunks) < _CHUNKS:
         raise ConfigError("links: three chunks are needed", "Hold more, or take smaller chunks.")
-    group = ctx.group if ctx.group is not None and ctx.group.size > 1 else None
     with contextlib.suppress(StoppedError):
-        transfers = Transfers(ctx, LEAVE_S if group is not None else 0.0)
-        host = HostLinks(ctx, transfers)
-        if group is None:
+        rehearsed_ = ctx.rehearsal.result if ctx.rehearsal is not None else None
+        connected = rehearsed_ or _connect(ctx, nvls=nvls)
+        host, peers = HostLinks(ctx, connected.transfers), connected.peers
+        if peers is None:
             ctx.note("the links to the host; there is no other GPU to test links with")
             _run_alone(ctx, host)
         else:
-            ctx.note(f"waiting for the other {group.size - 1} of its group")
-            peers = Peers(ctx, group, transfers, nvls=nvls)
             ctx.note(f"the links to the host and to {peers.size - 1} other GPUs")
-            _run_together(ctx, host, PeerLinks(ctx, transfers, peers))
+            _run_together(ctx, host, PeerLinks(ctx, connected.transfers, peers))
 
 
 def _run_alone(ctx: WorkloadContext, host: HostLinks) -> None:
+    if not ctx.become_ready():
+        return
     for number in count(1):
         if not ctx.pace():
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import socket
 import threading
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.config.specs import registered
 from sentinel.errors import (
     ChildExitCode,
     ConfigError,
@@ -33,7 +31,9 @@ from sentinel.host.process_setup import (
     InheritedFd,
     give_back,
     set_process_title,
+    settle_heap,
     setup_child_process,
+    without_ctypes_util,
 )
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
@@ -45,24 +45,26 @@ from sentinel.protocol.stressor import (
     FailureKind,
     MemoryContention,
     Prepared,
-    Preparing,
     StandbySpec,
+    StartStage,
     StressorSpec,
 )
 from sentinel.stressor import self_watch
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.loader import (
+    bind,
     bind_options,
     describe,
     import_torch,
     is_out_of_memory,
+    load_built_in,
     load_workload,
-    start,
 )
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
-    from sentinel.stressor.device import Device
+    from sentinel.stressor.device import Device, Filling
+    from sentinel.stressor.loader import BoundWorkload
 
 
 #: The maximum length of a reason, which may contain a plugin's text.
@@ -153,10 +155,10 @@ def _run_stages(
         if spec.clearing:
             _open_context(spec)
             return None
-        ctx = _attach(spec, lease_keeper)
+        bound = bind(workload, options)
+        ctx = _take_memory(spec, lease_keeper, bound)
         stage = f"workload {spec.workload}"
-        lease_keeper.send(Preparing())
-        start(workload, ctx, options)
+        bound.run(ctx)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
         return _failure_message(error, stage, ready=ctx is not None and ctx.ready)
@@ -212,29 +214,54 @@ def _open_device(spec: StressorSpec) -> Device:
     return SimulatedDevice(Registry(Path(spec.simulation)), spec.gpu.uuid)
 
 
-def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
-    """Create the context, arm the kernel timer and take the memory."""
+def _take_memory(
+    spec: StressorSpec, lease_keeper: LeaseKeeper, workload: BoundWorkload
+) -> WorkloadContext:
+    """Create the context, arm the kernel timer, rehearse the workload and take the memory.
+
+    All that takes long comes before the memory: a newcomer must never wait for a process that holds
+    much and dies late.
+    """
     # All of these import torch, so they are not imported at module level.
     from sentinel.stressor.context import WorkloadContext
-    from sentinel.stressor.device import ContentionMonitor, fill
+    from sentinel.stressor.device import fill, plan
+    from sentinel.stressor.rehearsal import run_rehearsal
+    from sentinel.stressor.start_watch import StartWatch
 
     device = _open_device(spec)
     lease_keeper.arm()
-    monitor = ContentionMonitor(device) if spec.check_contention else None
-    if monitor is not None:
-        monitor.wait_until_quiet()
-    filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
-    device.follow(filling.chunks)
-    ctx = WorkloadContext(
-        device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor
-    )
-    ctx.index, ctx.group = spec.gpu.index, spec.group
-    ctx.pci_bus_id = spec.gpu.pci_bus_id if spec.simulation is None else ""
-    if spec.goldens is not None:
-        ctx.goldens = Goldens(Path(spec.goldens))
-    ctx.inject_faults = spec.inject_faults
-    if spec.rendezvous is not None:
-        ctx.rendezvous = Path(spec.rendezvous)
+    device.follow()
+    # Before a rehearsal: what that leaves in libraries is not part of the target.
+    planned = plan(device.free_bytes(), spec.memory, spec.chunk, spec.reserve)
+    watch = StartWatch(spec, lease_keeper, device)
+
+    def context(filling: Filling) -> WorkloadContext:
+        ctx = WorkloadContext(
+            device=device, filling=filling, lease_keeper=lease_keeper, watch=watch
+        )
+        ctx.index, ctx.group = spec.gpu.index, spec.group
+        ctx.pci_bus_id = spec.gpu.pci_bus_id if spec.simulation is None else ""
+        if spec.goldens is not None:
+            ctx.goldens = Goldens(Path(spec.goldens))
+        ctx.inject_faults = spec.inject_faults
+        if spec.rendezvous is not None:
+            ctx.rendezvous = Path(spec.rendezvous)
+        return ctx
+
+    ctx = None
+    if workload.rehearse is not None:
+        watch.announce(StartStage.REHEARSING)
+        ctx = run_rehearsal(workload.rehearse, device, planned, context)
+    settle_heap()  # host memory is unmapped before the driver frees that of the device
+    watch.keep_still()
+    watch.announce(StartStage.TAKING, planned.asked)
+    filling = fill(device, planned, watch)
+    if ctx is None:
+        ctx = context(filling)
+    else:
+        ctx.hold(filling)
+    device.follow()
+    ctx.prepare()
     return ctx
 
 
@@ -268,8 +295,6 @@ _STANDBY_TITLE = "sentinel: standby, becomes the next stressor"
 #: The nice value of the thread that loads everything: the CPU belongs to other jobs.
 _NICE = 19
 _ENDING_POLL_S = 0.01
-#: The package of Sentinel's own workloads.
-_BUILT_IN = "sentinel.stressor."
 #: The most descriptors that come with Activate.
 _MAX_FDS = 16
 
@@ -339,13 +364,22 @@ def _load(results: list[str | None]) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     try:
         load_torch()
-        for entry in registered():
-            if entry.module.startswith(_BUILT_IN):
-                importlib.import_module(entry.module)
+        load_built_in()
+        _load_slow_parts()
         results.append(_why_unusable())
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
         results.append(describe(error) if not str(error) else str(error))
     give_back()
+
+
+def _load_slow_parts() -> None:
+    """Do what takes 0.1 s each, and is needed only once a GPU is known."""
+    from sentinel.stressor.matmul import draw_usual
+    from sentinel.stressor.workloads import UNIT_SEEDS
+
+    with contextlib.suppress(ImportError), without_ctypes_util():
+        import pynvml  # noqa: F401 - for the own watch
+    draw_usual(UNIT_SEEDS)
 
 
 def _why_unusable() -> str | None:

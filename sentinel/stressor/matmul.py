@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -59,26 +60,38 @@ class Layout:
     #: The memory of the slots.
     rest: tuple[Tensor, ...]
 
-    def slots(self, size: int) -> list[Tensor]:
-        """Return all slots of ``size`` bytes."""
-        step = _round_up(size)
-        return [
+    def slots(self, size: int, most: int | None = None) -> list[Tensor]:
+        """Return all slots of ``size`` bytes, or the first ``most``."""
+        places = (
             piece[start : start + size]
             for piece in self.rest
-            for start in range(0, piece.numel() - size + 1, step)
-        ]
+            for start in range(0, piece.numel() - size + 1, _round_up(size))
+        )
+        return list(islice(places, most))
 
 
-def lay_out(chunks: Sequence[Tensor], needs: Needs) -> Layout | None:
-    """Divide ``chunks`` by ``needs``; return None if there is no room.
+def lay_out(chunks: Sequence[Tensor], needs: Needs, slots: int = MIN_SLOTS) -> Layout | None:
+    """Divide ``chunks`` by ``needs``; return None if there is no room for so many slots.
 
     No piece spans two chunks, as they are not adjacent.
     """
-    layouts = (_lay_out(chunks, needs, piece) for piece in (PIECE_BYTES, SMALL_PIECE_BYTES))
+    layouts = (_lay_out(chunks, needs, piece, slots) for piece in (PIECE_BYTES, SMALL_PIECE_BYTES))
     return next((layout for layout in layouts if layout is not None), None)
 
 
-def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | None:
+def lay_over(memory: Tensor, needs: Needs) -> Layout | None:
+    """Let all parts of a product begin at the same place; return None if the largest is too large.
+
+    The results are worthless, and the kernels are those of a product of this shape.
+    """
+    if memory.numel() < max(needs):
+        return None
+    left, right, result, differs = (memory[:size] for size in (*needs, max(1, needs.result // 8)))
+    piece = memory[: min(PIECE_BYTES, max(needs))]
+    return Layout(left, right, result, differs, piece, piece, (result,))
+
+
+def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int, slots: int) -> Layout | None:
     """Divide ``chunks`` with this size of a checksum's piece, or return None."""
     largest = min(piece, max(needs))
     sizes = [*needs, needs.result // 8, largest, largest]
@@ -96,7 +109,7 @@ def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | Non
     left, right, reference, differs, weights, weighted = parts
     rest = tuple(rest for rest in rests if rest.numel())
     layout = Layout(left, right, reference, differs, weights, weighted, rest)
-    return layout if len(layout.slots(needs.result)) >= MIN_SLOTS else None
+    return layout if len(layout.slots(needs.result, slots)) >= slots else None
 
 
 def _round_up(size: int) -> int:
@@ -296,7 +309,7 @@ class Product:
         result = (shape.rows, shape.columns)
         self.reference = _cut(layout.reference, dtype.result, result)
         nbytes = self.reference.nbytes
-        pieces = layout.slots(nbytes)[: dtype.slots]
+        pieces = layout.slots(nbytes, dtype.slots)
         self.slots = [_cut(piece, dtype.result, result) for piece in pieces]
         #: Memory that has no content between two products.
         self.scratch = layout.weighted
@@ -348,13 +361,7 @@ class Product:
         """Return, on the host, the block of values that an input repeats."""
         count = min(_BLOCK_LENGTH, self.inputs[number].numel())
         kind = self.inputs[number].dtype
-        return random_block(self.dtype, 2 * seed + number - 1, count, kind)
-
-    def draw_ahead(self, seeds: int) -> None:
-        """Draw the blocks of the first seeds into the cache, before they are needed."""
-        for seed in range(1, min(seeds, _MAX_CACHED_BLOCKS // len(self.inputs)) + 1):
-            for number in range(len(self.inputs)):
-                self.block(number, seed)
+        return random_block(self.dtype, _seed_of(number, seed), count, kind)
 
     def coordinates(self, matrix: Tensor, element: int) -> tuple[int, int]:
         """Return row and column of an element of ``matrix``, given its index in memory."""
@@ -364,6 +371,24 @@ class Product:
             if matrix is self.stored_right and self.dtype.transposed
             else (outer, inner)
         )
+
+
+def draw_usual(seeds: int) -> None:
+    """Draw the values of the first seeds of products on a GPU, whatever their shape."""
+    draw_ahead(DTYPES["bf16"], DTYPES["bf16"].shape, seeds)
+
+
+def draw_ahead(dtype: Dtype, shape: Shape, seeds: int) -> None:
+    """Draw the values of the first seeds of a product, before they are needed."""
+    sides = _sides(dtype, shape)
+    for seed in range(1, min(seeds, _MAX_CACHED_BLOCKS // len(sides)) + 1):
+        for number, (rows, columns) in enumerate(sides):
+            _normal(_seed_of(number, seed), min(_BLOCK_LENGTH, rows * columns))
+
+
+def _seed_of(number: int, seed: int) -> int:
+    """Return the seed of one input."""
+    return 2 * seed + number - 1
 
 
 def random_block(dtype: Dtype, seed: int, count: int, kind: torch.dtype | None = None) -> Tensor:

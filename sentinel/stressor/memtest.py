@@ -32,6 +32,7 @@ from sentinel.stressor.memory_cells import (
     Task,
     parse_patterns,
 )
+from sentinel.stressor.rehearsal import rehearsed
 
 #: Candidate lengths of a piece in words, and the share of a quantum that the slowest pattern may
 #: take for a piece.
@@ -51,6 +52,14 @@ RETENTION = "retention"
 _KEPT = (PATTERNS["random"], PATTERNS["random-complement"])
 
 
+def _rehearse_memtest(
+    ctx: WorkloadContext, *, patterns: Patterns, seed: int, retention: Retention
+) -> None:
+    cells = _cells_for(ctx, holds=retention > 0)
+    MemoryTest(ctx, cells, parse_patterns(patterns), seed, retention).prove()
+
+
+@rehearsed(_rehearse_memtest)
 def memtest(
     ctx: WorkloadContext,
     *,
@@ -70,6 +79,8 @@ def memtest(
     chosen = parse_patterns(patterns)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
+    if not ctx.become_ready():
+        return
     test.prove()
     try:
         for number in count(1):
@@ -150,7 +161,8 @@ class MemoryTest:
     def prove(self) -> None:
         """Prove for each pattern that a flipped bit is found, and nothing else.
 
-        This runs every kernel that the test ever needs, including those for a fault.
+        This runs every kernel that the test ever needs, including those for a fault. Nothing counts
+        before it has passed.
 
         Raises:
             RuntimeError: The memory or the test cannot be trusted.
@@ -158,10 +170,12 @@ class MemoryTest:
         pieces = self.cells.cut(self.cells.tested()[0])
         places = (pieces[0], pieces[len(pieces) // 2], pieces[-1])
         for pattern in self._written:
-            task = Task(pattern=pattern, seed=self._seed)
+            self._sweep = self._sweep_for(1, pattern, descending=False)
+            task = self._sweep.task
             for piece in pieces:
                 self.cells.write(task, piece)
-            if self._wrong_pieces(task, pieces):
+            if wrong := self._wrong_pieces(task, pieces):
+                self._report(0, wrong[0], len(wrong))
                 raise RuntimeError(f"memory that was just written is wrong ({pattern.name})")
             for bit, place in zip((0, 31, 63), places, strict=True):
                 self.cells.flip(place, place.stop - place.start - 1, bit)
@@ -379,7 +393,7 @@ class MemoryTest:
 def _cells_for(ctx: WorkloadContext, *, holds: bool) -> MemoryCells:
     """Divide the memory into pieces of which several fit into a quantum."""
     cache = 0
-    if ctx.device.type == "cuda":
+    if ctx.device.type == "cuda" and not ctx.rehearses:  # no small memory flushes it by itself
         cache = torch.cuda.get_device_properties(ctx.device).L2_cache_size
     task = Task(pattern=PATTERNS[_SLOWEST], seed=0)
     for length in _LENGTHS:

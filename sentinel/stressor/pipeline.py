@@ -113,6 +113,7 @@ class ResultPipeline:
         errors: The number of wrong results, inputs and references so far.
         per_quantum: The most results that one call of :meth:`step` computes.
         seconds: The duration of one result and its check.
+        proved: Whether the checks have been proved.
 
     Args:
         ctx: The workload's context.
@@ -154,6 +155,7 @@ class ResultPipeline:
         self._pending: deque[tuple[Tensor, list[int]]] = deque()
         self.per_quantum = self._checks_per_quantum = 1
         self.seconds = 0.0
+        self.proved = False
 
     @property
     def rounds(self) -> int:
@@ -174,27 +176,50 @@ class ResultPipeline:
         """Return the newest result, or the one ``back`` results before it."""
         return self.slots[(self._written - 1 - back) % len(self.slots)]
 
-    # --- before Ready ------------------------------------------------------------------------
+    # --- before anything counts --------------------------------------------------------------
 
     def prepare(self, seed: int) -> None:
-        """Run every operation once, and prove that a wrong bit would be found.
+        """Open the pipeline and prove its checks.
 
         Raises:
             RuntimeError: The GPU contradicts itself, or a check misses a flipped bit.
         """
+        self.open(seed)
+        self.prove()
+
+    def open(self, seed: int) -> None:
+        """Fill the inputs, compute the reference, and measure how much work is a quantum.
+
+        Raises:
+            RuntimeError: The GPU contradicts itself.
+        """
         self._begin(seed)
         self._measure_quantum()
-        self._prove()
-        if self._ctx.inject_faults:
-            self.product.multiply(self.slots[0])
-            prove(self.product, self.slots[0], seed, self.inspector.differs, self._ctx.send)
-        self.examiner.thorough = True
-        self._check_golden()
-        for _ in range(_LEAD):
-            self._queue_snapshot(self._queue_results(self.per_quantum))
-            self.inspector.wait()
-            self._collect_checks(keep=0)
+
+    def prove(self) -> None:
+        """Run every operation once, and prove that a wrong bit would be found.
+
+        Nothing counts before this has passed.
+
+        Raises:
+            RuntimeError: A check misses a flipped bit.
+        """
+        checks = self.checks
+        with self.inspector.without_rest():
+            self._find_flips()
+            if self._ctx.inject_faults and not self._ctx.rehearses:
+                self.product.multiply(self.slots[0])
+                differs, send = self.inspector.differs, self._ctx.send
+                prove(self.product, self.slots[0], self.seed, differs, send)
+            self.examiner.thorough = True
+            if not self._ctx.rehearses:
+                self._check_golden()
+            for _ in range(_LEAD):
+                self._queue_snapshot(self._queue_results(self.per_quantum))
+                self.inspector.wait()
+                self._collect_checks(keep=0)
         self._restart()
+        self.checks, self.proved = checks, True
 
     def _measure_quantum(self) -> None:
         """Measure how many results and how many checks fill a quantum."""
@@ -210,7 +235,7 @@ class ResultPipeline:
         self.per_quantum = min(most, max(1, round(quantum / self.seconds)))
         self._checks_per_quantum = max(1, round(quantum / max(check, 1e-6)))
 
-    def _prove(self) -> None:
+    def _find_flips(self) -> None:
         """Flip a bit in each kind of matrix in turn, and require that exactly it is found.
 
         Raises:
@@ -234,12 +259,18 @@ class ResultPipeline:
     def begin_seed(self, seed: int) -> None:
         """Fill the inputs of ``seed`` and compute a reference that two computations agree on.
 
+        The first time, the checks are proved, too.
+
         Raises:
-            RuntimeError: No two computations agree, or an input cannot be filled.
+            RuntimeError: No two computations agree, an input cannot be filled, or a check misses a
+                flipped bit.
         """
         with self.inspector.without_rest():
-            self._begin(seed)
-            self._check_golden()
+            if self.proved:
+                self._begin(seed)
+                self._check_golden()
+            else:
+                self.prepare(seed)
 
     def _begin(self, seed: int) -> None:
         self.seed = self.examiner.seed = seed

@@ -58,6 +58,7 @@ class PointerChase:
         size: The words of a block.
         checks: The number of chases, many at a time, whose ends were compared.
         errors: How many of them ended wrong.
+        proved: Whether it is proved that a fault is found.
 
     Raises:
         ConfigError: The chunks are too small.
@@ -86,6 +87,7 @@ class PointerChase:
         self._numbers = torch.zeros(2 + _BITS, dtype=torch.int64, device=device)
         self._numbers_here = host_copy_of(self._numbers)
         self.checks = self.errors = 0
+        self.proved = False
         self._passes = 0
         self._seed = 0
         self._queued = 0.0
@@ -115,27 +117,34 @@ class PointerChase:
             factor = (factor + 1) % self.size
         return factor, (40_503 * number + 1) % self.size
 
-    # --- before Ready ------------------------------------------------------------------------
+    # --- before anything counts --------------------------------------------------------------
 
-    def prove(self) -> None:
-        """Prove that a fault of any word is found, and nothing else.
+    def prove(self) -> bool:
+        """Prove that a fault of any word is found, and nothing else; return False after a stop.
 
-        This runs every kernel that the unit needs, including those for a fault.
+        This runs every kernel that the unit needs, including those for a fault. It reads all of the
+        memory several times, for some seconds, and nothing counts before it has passed.
 
         Raises:
             RuntimeError: The memory or the unit cannot be trusted.
         """
         draw = random.Random(1)  # noqa: S311 - places, not secrets
         for kind in (None, FaultKind.SINGLE, FaultKind.MULTIPLE):
-            if not self.finds_exactly(kind, draw):
+            found = self.finds_exactly(kind, draw)
+            if not self._drain():
+                return False
+            if not found:
                 raise RuntimeError(f"gather: {kind}: a fault was not found; it cannot be trusted")
         self.checks = self.errors = 0
+        self.proved = True
+        return True
 
     def finds_exactly(self, kind: FaultKind | None, draw: random.Random) -> bool:
         """Fill the memory, inject a fault of a word, or none, and check that it alone is found."""
         self._begin_pass(self._seed)
         for block in self.order:
             self._fill(block)
+            self._drain_if_due(self._fill_s)
         self._drain()
         right = []
         if kind is not None:
@@ -238,6 +247,7 @@ class PointerChase:
         count = self._begin_chases(self._starts[number])
         for block in self.order:
             self._step(block, count)
+            self._drain_if_due(self._read_s)
         self._compare(number)
 
     def _spend(self, seconds: float, moved: float) -> bool:
@@ -246,14 +256,22 @@ class PointerChase:
         self._queued += seconds
         return self._queued < self._ctx.quantum or self._pace()
 
+    def _drain_if_due(self, seconds: float) -> None:
+        """Account for queued work that does not count, and wait after each quantum."""
+        self._queued += seconds
+        if self._queued >= self._ctx.quantum:
+            self._queued = 0.0
+            self._ctx.drain()
+
     def _pace(self) -> bool:
         self._queued = 0.0
         return self._ctx.pace(before_rest=self._report_faults)
 
     # --- results -----------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        self._ctx.drain(rests=False)
+    def _drain(self) -> bool:
+        self._queued = 0.0
+        return self._ctx.drain(rests=False)
 
     def _report_faults(self) -> None:
         """Report and count the chases that ended wrong before the memory is written again."""

@@ -16,12 +16,14 @@ from pathlib import Path
 from sentinel.host.process_setup import without_ctypes_util
 from sentinel.host.simulation import Registry
 from sentinel.protocol.shared_memory import Stamps
-from sentinel.protocol.stressor import MemoryContention, StressorSpec
+from sentinel.protocol.stressor import MemoryContention, MemoryLimit, StressorSpec
 from sentinel.stressor.lease import LeaseKeeper
 
 #: How long a failed read of the memory is not repeated, in seconds. Until it succeeds, the
 #: supervisor knows by the stamp that this stressor does not watch.
 _RETRY_S = 0.25
+#: The interval in a start, from the first chunk on: for the half second that this lasts.
+_START_INTERVAL_S = 0.005
 
 
 def start(spec: StressorSpec, lease_keeper: LeaseKeeper, stamps: Stamps) -> None:
@@ -67,7 +69,9 @@ class SelfWatch:
         ends, it is at once: the next turn of the probe is missed.
         """
         interval, now = self._spec.watch_interval, time.monotonic()
-        if now >= self._lease_keeper.shared_until:
+        if self._lease_keeper.start_limit is not None and not self._lease_keeper.limited:
+            time.sleep(_START_INTERVAL_S)
+        elif now >= self._lease_keeper.shared_until:
             time.sleep(interval)
         else:
             self._lease_keeper.alone.wait(2 * interval - (now + interval) % (2 * interval))
@@ -78,13 +82,13 @@ class SelfWatch:
         Raises:
             Exception: The memory cannot be read.
         """
-        limit = self._lease_keeper.memory_limit
+        limit = self._limit()
         if limit.used is None:
             return False
         began = time.monotonic()
         used = read()
         # The limit may have been raised meanwhile, for an allocation.
-        latest = self._lease_keeper.memory_limit
+        latest = self._limit()
         if used <= limit.used or latest.used is None or used <= latest.used:
             self._stamps.set(0, began)
             return False
@@ -102,6 +106,13 @@ class SelfWatch:
         self._lease_keeper.stop()
         self._lease_keeper.send(message)
         return True
+
+    def _limit(self) -> MemoryLimit:
+        """Return the supervisor's limit, or that of the start."""
+        limit, own = self._lease_keeper.memory_limit, self._lease_keeper.start_limit
+        if own is None or self._lease_keeper.limited:
+            return limit
+        return MemoryLimit(used=own, at_once=self._spec.yields_at_once)
 
 
 def open_reader(spec: StressorSpec) -> Callable[[], int]:

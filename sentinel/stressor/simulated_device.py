@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ _SIMULATED_QUANTUM_S = 0.0001
 #: The ratio of the simulated size of a chunk to that of its CPU tensor.
 SCALE = 4096
 
+#: The same of the borrowed memory of a rehearsal: a hundredth of the GPU has room for matrices.
+BORROWED_SCALE = 64
+
 #: The memory of a simulated context, about that of a real one.
 _SIMULATED_CONTEXT_BYTES = 300 * 2**20
 
@@ -37,15 +41,15 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         allocate: Takes so many bytes of the GPU, or returns False.
-        known: Tensors that are accounted for already.
 
     Attributes:
         operations: How many operations there were.
     """
 
-    def __init__(self, allocate: Callable[[int], bool], known: Iterable[Tensor]) -> None:
+    def __init__(self, allocate: Callable[[int], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = 0
+        self._suspended = False
         self._allocate = allocate
         self._growth_forbidden = False
         #: Of the small and of the large tensors: what lives, and what was taken from the GPU.
@@ -53,8 +57,15 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._taken = [0, 0]
         #: Each storage, by its address.
         self._storages: dict[int, weakref.ref[Any]] = {}
-        for tensor in known:
-            self._remember(tensor.untyped_storage(), None)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave the results of this block out, whose memory is accounted for already."""
+        self._suspended = True
+        try:
+            yield
+        finally:
+            self._suspended = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -79,7 +90,7 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         del types
         found = func(*args, **(kwargs or {}))
-        self.operations += 1
+        self.operations += not self._suspended
         for result in found if isinstance(found, tuple | list) else (found,):
             if isinstance(result, Tensor) and result.device.type == "cpu":
                 self._account(result.untyped_storage())
@@ -88,6 +99,9 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _account(self, storage: Any) -> None:
         """Account for a storage that has not been seen before."""
         if storage._cdata in self._storages:  # noqa: SLF001 - its address has no other name
+            return
+        if self._suspended:
+            self._remember(storage, None)
             return
         size = storage.nbytes()
         pool = int(size > _SMALL_BYTES)
@@ -129,8 +143,9 @@ class SimulatedDevice:
         self._uuid = uuid
         self._growth_forbidden = False
         self._busy_until = self._busy = 0.0
-        self._account: TensorAccount | None = None
+        self._account = TensorAccount(self.membership.allocate)
         self._operations = 0
+        self._follows = False
         if not self.membership.allocate(_SIMULATED_CONTEXT_BYTES):
             free = format_size(self.free_bytes())
             message = f"a context takes {format_size(_SIMULATED_CONTEXT_BYTES)}, {free} are free"
@@ -152,7 +167,27 @@ class SimulatedDevice:
         """Take ``size`` bytes of simulated memory, and return a small tensor for them."""
         if self._growth_forbidden or not self.membership.allocate(size):
             return None
-        return torch.empty(size // SCALE, dtype=torch.uint8)
+        return self._memory(size // SCALE)
+
+    def _memory(self, size: int) -> Tensor:
+        with self._account.suspended():
+            return torch.empty(size, dtype=torch.uint8)
+
+    def plan_chunk(self, size: int) -> Tensor:
+        """Return a tensor for ``size`` bytes without memory."""
+        with self._account.suspended():
+            return torch.empty(size // SCALE, dtype=torch.uint8, device="meta")
+
+    @contextmanager
+    def borrow(self, size: int) -> Iterator[Tensor]:
+        """Take ``size`` bytes of simulated memory for a while."""
+        if not self.membership.allocate(size):
+            message = f"{format_size(size)} do not fit into the simulated memory"
+            raise torch.cuda.OutOfMemoryError(message)
+        try:
+            yield self._memory(size // BORROWED_SCALE)
+        finally:
+            self.membership.free(size)
 
     def begin(self) -> None:
         """Do nothing: the CPU does the work while it is queued."""
@@ -163,8 +198,8 @@ class SimulatedDevice:
         It counts as work if the workload has queued anything.
         """
         self._busy_until = max(self._busy_until, time.monotonic()) + QUANTUM_S
-        if self._account is None or self._account.operations > self._operations:
-            self._operations = self._account.operations if self._account is not None else 0
+        if not self._follows or self._account.operations > self._operations:
+            self._operations = self._account.operations
             self._busy += QUANTUM_S
             self.membership.count_work(self._busy, self._busy_until)
         return self._busy_until
@@ -183,14 +218,15 @@ class SimulatedDevice:
         work()
         return time.thread_time() - start
 
-    def follow(self, taken: Iterable[Tensor]) -> None:
-        """Account for the tensors of this thread, and count a quantum with no operation as idle."""
+    def follow(self) -> None:
+        """Account for the tensors of this thread; a quantum with no operation is idle from now."""
         self.membership.count_work(0.0, 0.0)
-        self._account = TensorAccount(self.membership.allocate, taken)
-        self._account.__enter__()  # type: ignore[no-untyped-call]
+        if not self._follows:
+            self._follows = True
+            self._account.__enter__()  # type: ignore[no-untyped-call]
+        self._operations = self._account.operations
 
     def forbid_growth(self) -> None:
         """Refuse further chunks, and tensors that need more memory than was taken."""
         self._growth_forbidden = True
-        if self._account is not None:
-            self._account.forbid_growth()
+        self._account.forbid_growth()

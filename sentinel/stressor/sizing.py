@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import torch
+from torch import Tensor
 
 from sentinel.config.options import ALL, GRAIN, Verify, split_names
 from sentinel.errors import ConfigError
@@ -19,8 +20,10 @@ from sentinel.stressor.matmul import (
     Needs,
     Product,
     Shape,
+    draw_ahead,
     forbid_shortcuts,
     lay_out,
+    lay_over,
 )
 from sentinel.stressor.pipeline import ResultPipeline
 
@@ -30,6 +33,9 @@ _MAX_QUANTA = 1.25
 #: The smallest matrices on a GPU that a short load is made of: smaller ones last as long as the
 #: host needs to queue them.
 _LEAST_ROWS = 1024
+
+#: What kernels may take that no rehearsal could launch at their own shape.
+_LATE_BYTES = 256 * 2**20
 
 _REMEDY = "Hold more memory, or take it in larger chunks."
 
@@ -127,7 +133,7 @@ def build(
         return []
     forbid_shortcuts()
     shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
-    layout = _layout_for(ctx, dtypes, shapes)
+    layout = _layout_for(ctx.chunks, dtypes, shapes)
     if layout is None:
         what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
         raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
@@ -152,23 +158,54 @@ def cube(size: int) -> Shape:
 
 
 def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> list[Shape]:
-    """Return the largest shapes that fit together and are fast enough."""
-    simulated = ctx.device.type != "cuda"
-    shapes = [cube(GRAIN) if simulated and dtype.emulated else dtype.shape for dtype in dtypes]
-    while (layout := _layout_for(ctx, dtypes, shapes)) is None:
+    """Return the largest shapes that fit together and are fast enough.
+
+    Those that a rehearsal has chosen are kept where they fit: their kernels are loaded.
+    """
+    known = ctx.rehearsal.shapes if ctx.rehearsal is not None else {}
+    shapes = _in_memory(ctx.chunks, dtypes, [_first_shape(ctx, one, known) for one in dtypes])
+    if shapes is None:
+        raise no_room(workload)
+    layout = _layout_for(ctx.chunks, dtypes, shapes)
+    for number, dtype in enumerate(dtypes):
+        if shapes[number] != known.get(dtype.name) and layout is not None:
+            shapes[number] = _fast_enough(ctx, dtype, shapes[number], layout)
+    return shapes
+
+
+def no_room(workload: str) -> ConfigError:
+    """Build the error for memory that is too small for the smallest products."""
+    what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+    return ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
+
+
+def _first_shape(ctx: WorkloadContext, dtype: Dtype, known: Mapping[str, Shape]) -> Shape:
+    if ctx.device.type != "cuda" and dtype.emulated:
+        return cube(GRAIN)
+    return known.get(dtype.name, dtype.shape)
+
+
+def _in_memory(
+    chunks: Sequence[Tensor], dtypes: Sequence[Dtype], shapes: list[Shape]
+) -> list[Shape] | None:
+    """Halve the largest shapes until all fit; return None if the smallest do not."""
+    while _layout_for(chunks, dtypes, shapes) is None:
         needs = [sum(Product.needs(*pair)) for pair in zip(dtypes, shapes, strict=True)]
         largest = needs.index(max(needs))
         halves = shapes[largest].smaller()
         if halves is None:
-            what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
-            raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
+            return None
         shapes[largest] = halves
-    for number, dtype in enumerate(dtypes):
-        while _seconds(ctx, dtype, shapes[number], layout) > _MAX_QUANTA * ctx.quantum and (
-            halves := shapes[number].smaller()
-        ):
-            shapes[number] = halves
     return shapes
+
+
+def _fast_enough(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> Shape:
+    """Halve a shape until its product takes little more than a quantum."""
+    while _seconds(ctx, dtype, shape, layout) > _MAX_QUANTA * ctx.quantum and (
+        halves := shape.smaller()
+    ):
+        shape = halves
+    return shape
 
 
 def size_for(ctx: WorkloadContext, dtype: Dtype, seconds: float) -> int:
@@ -176,17 +213,30 @@ def size_for(ctx: WorkloadContext, dtype: Dtype, seconds: float) -> int:
     forbid_shortcuts()
     size = GRAIN if ctx.device.type != "cuda" else _LEAST_ROWS
     most = GRAIN if size == GRAIN and dtype.emulated else dtype.shape.rows
-    while 2 * size <= most and (layout := _layout_for(ctx, [dtype], [cube(2 * size)])) is not None:
-        if _seconds(ctx, dtype, cube(2 * size), layout) > seconds:
+    chunks = ctx.chunks if not ctx.rehearses or ctx.rehearsal is None else ctx.rehearsal.planned
+    while 2 * size <= most and _layout_for(chunks, [dtype], [cube(2 * size)]) is not None:
+        layout = _layout_to_measure(ctx, dtype, cube(2 * size))
+        if layout is None or _seconds(ctx, dtype, cube(2 * size), layout) > seconds:
             break
         size *= 2
     return size
 
 
 def _layout_for(
-    ctx: WorkloadContext, dtypes: Sequence[Dtype], shapes: Sequence[Shape]
+    chunks: Sequence[Tensor], dtypes: Sequence[Dtype], shapes: Sequence[Shape]
 ) -> Layout | None:
-    return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
+    return lay_out(chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
+
+
+def _layout_to_measure(ctx: WorkloadContext, dtype: Dtype, shape: Shape) -> Layout | None:
+    """Lay out one product; in a rehearsal that is short of memory, its matrices overlap."""
+    needs = Product.needs(dtype, shape)
+    if ctx.rehearsal is None or ctx.rehearsal.memory is None:
+        return lay_out(ctx.chunks, needs)
+    memory = ctx.rehearsal.memory
+    return lay_out([memory], needs, slots=1) or (
+        None if dtype.elementwise else lay_over(memory, needs)
+    )
 
 
 def _seconds(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> float:
@@ -194,3 +244,52 @@ def _seconds(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -
     product = Product(dtype, shape, layout)
     product.fill(seed=1)
     return ctx.measure(lambda: product.multiply(product.reference))
+
+
+# --- rehearsals -------------------------------------------------------------------------------
+
+#: The rows of the products whose checks are rehearsed: more numbers than a block of random values.
+_REHEARSED_ROWS = 1024
+
+
+def rehearse_product(
+    ctx: WorkloadContext, dtype: Dtype, workload: str, *, size: int = 0, seeds: int = 1
+) -> None:
+    """Choose the shape of a product for all of the memory, and launch its kernels once.
+
+    Args:
+        ctx: The context of the rehearsal.
+        dtype: The dtype to multiply in.
+        workload: The name of the workload in errors.
+        size: Rows of square matrices; 0 chooses.
+        seeds: How many seeds' inputs to draw.
+
+    Raises:
+        ConfigError: The memory is too small for it.
+    """
+    rehearsal = ctx.rehearsal
+    if rehearsal is None:
+        return
+    forbid_shortcuts()
+    first = cube(size) if size else _first_shape(ctx, dtype, {})
+    shapes = _in_memory(rehearsal.planned, [dtype], [first])
+    if shapes is None:
+        raise no_room(workload)
+    (shape,) = shapes
+    layout = _layout_to_measure(ctx, dtype, shape)
+    if layout is None:  # its kernels are loaded once the memory is taken
+        ctx.allow_growth(_LATE_BYTES)
+    elif size:
+        _seconds(ctx, dtype, shape, layout)
+    else:
+        rehearsal.shapes[dtype.name] = shape = _fast_enough(ctx, dtype, shape, layout)
+    draw_ahead(dtype, shape, seeds)
+
+
+def rehearse_checks(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> None:
+    """Run every check, and the diagnosis of a fault, once for each kind of numbers."""
+    kinds = {(kind.inputs, kind.right, kind.result, kind.transposed): kind for kind in dtypes}
+    for kind in kinds.values():
+        rows = GRAIN if ctx.device.type != "cuda" else _REHEARSED_ROWS
+        (pipeline,) = build(ctx, [kind], workload=workload, size=rows)
+        pipeline.prepare(seed=1)

@@ -32,12 +32,22 @@ from sentinel.protocol.stressor import UnitExercised
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import FindingReporter
 from sentinel.stressor.execution_units import usable_units
-from sentinel.stressor.matmul import PHASES
+from sentinel.stressor.matmul import PHASES, Dtype
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
-from sentinel.stressor.sizing import AUTO, build, choose_dtype, choose_dtypes, size_for
+from sentinel.stressor.rehearsal import rehearsed
+from sentinel.stressor.sizing import (
+    AUTO,
+    build,
+    choose_dtype,
+    choose_dtypes,
+    rehearse_checks,
+    rehearse_product,
+    size_for,
+)
 
 
+@rehearsed(lambda _ctx: None)
 def hold(ctx: WorkloadContext) -> None:
     """Keep the memory occupied; the GPU stays cool."""
     while ctx.pace(rest=0.05):
@@ -52,6 +62,13 @@ _WEIGHT = 1e-4
 _GRAIN = 8
 
 
+def _rehearse_elementwise(ctx: WorkloadContext) -> None:
+    noise, held = (chunk.view(torch.float32) for chunk in ctx.chunks[:2])
+    held.normal_()
+    held.lerp_(noise, _WEIGHT)
+
+
+@rehearsed(_rehearse_elementwise)
 def elementwise(ctx: WorkloadContext) -> None:
     """Mix fixed normal noise into one chunk after another, in place.
 
@@ -78,6 +95,16 @@ def elementwise(ctx: WorkloadContext) -> None:
 _SEED_DURATION_S = 60.0
 
 
+def _rehearse_gemm(
+    ctx: WorkloadContext, dtype: GemmDtype, size: Size, verify: Verify, seeds: Seeds
+) -> None:
+    del verify
+    kind = choose_dtype(dtype, ctx.device, "gemm")
+    rehearse_product(ctx, kind, "gemm", size=size, seeds=seeds)
+    rehearse_checks(ctx, [kind], "gemm")
+
+
+@rehearsed(_rehearse_gemm)
 def gemm(
     ctx: WorkloadContext,
     dtype: GemmDtype = "auto",
@@ -100,8 +127,10 @@ def gemm(
     """
     kind = choose_dtype(dtype, ctx.device, "gemm")
     (pipeline,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
-    pipeline.product.draw_ahead(seeds)
-    pipeline.prepare(seed=1)
+    pipeline.open(seed=1)
+    if not ctx.become_ready():
+        return
+    pipeline.prove()
     run_seeds(pipeline, seeds)
     pipeline.settle()
 
@@ -120,6 +149,17 @@ def run_seeds(pipeline: ResultPipeline, seeds: int, seconds: float = _SEED_DURAT
         pipeline.begin_seed(pipeline.seed % seeds + 1)
 
 
+def _rehearse_mixed(
+    ctx: WorkloadContext, plan: Plan, seconds: PhaseSeconds, verify: Verify, seeds: Seeds
+) -> None:
+    del seconds, verify
+    kinds = list(dict.fromkeys(choose_dtypes(plan, ctx.device, "mixed", PHASES)))
+    for kind in kinds:
+        rehearse_product(ctx, kind, "mixed", seeds=seeds)
+    rehearse_checks(ctx, kinds, "mixed")
+
+
+@rehearsed(_rehearse_mixed)
 def mixed(
     ctx: WorkloadContext,
     plan: Plan = ALL,
@@ -142,9 +182,9 @@ def mixed(
     phases = choose_dtypes(plan, ctx.device, "mixed", PHASES)
     kinds = list(dict.fromkeys(phases))
     pipelines = dict(zip(kinds, build(ctx, kinds, workload="mixed", verify=verify), strict=True))
-    for pipeline in pipelines.values():
-        pipeline.product.draw_ahead(seeds)
-        pipeline.prepare(seed=1)
+    pipelines[phases[0]].open(seed=1)
+    if not ctx.become_ready():
+        return
     for seed in cycle(range(1, seeds + 1)):
         for phase in phases:
             if not _run_phase(pipelines[phase], seed, seconds):
@@ -163,12 +203,26 @@ def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
 
 
 #: The seeds of the inputs of ``units``.
-_UNIT_SEEDS = 4
-
-#: What the kernels of so many operations may take of a GPU beyond those of products; not measured.
-_UNIT_BYTES = 128 * 2**20
+UNIT_SEEDS = 4
 
 
+def _rehearse_units(
+    ctx: WorkloadContext, plan: UnitPlan, seconds: PhaseSeconds
+) -> tuple[list[Dtype], dict[str, str]]:
+    del seconds
+    names = _unit_names(plan)
+    kinds, reasons = usable_units(ctx, names, seeds=UNIT_SEEDS)
+    rehearse_checks(ctx, kinds, "units")
+    if GATHER in names:
+        PointerChase(ctx, FindingReporter(ctx, "units")).prove()
+    return kinds, reasons
+
+
+def _unit_names(plan: str) -> tuple[str, ...]:
+    return UNIT_NAMES if plan == ALL else tuple(dict.fromkeys(split_names(plan)))
+
+
+@rehearsed(_rehearse_units)
 def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.0) -> None:
     """Exercise one unit of the GPU after another, and check each result bit for bit.
 
@@ -180,26 +234,26 @@ def units(ctx: WorkloadContext, plan: UnitPlan = ALL, seconds: PhaseSeconds = 2.
     Raises:
         ConfigError: The GPU has none of these units.
     """
-    ctx.allow_growth(_UNIT_BYTES)
-    names = UNIT_NAMES if plan == ALL else tuple(dict.fromkeys(split_names(plan)))
-    kinds, reasons = usable_units(ctx, names)
+    names = _unit_names(plan)
+    if ctx.rehearsal is not None:
+        kinds, reasons = ctx.rehearsal.result
+    else:
+        kinds, reasons = usable_units(ctx, names)
     if len(reasons) == len(names):
         raise ConfigError(f"units: nothing can be exercised: {'; '.join(reasons.values())}")
     pipelines = build(ctx, kinds, workload="units")
-    for pipeline in pipelines:
-        pipeline.product.draw_ahead(_UNIT_SEEDS)
-        pipeline.prepare(seed=1)
     chases = [PointerChase(ctx, FindingReporter(ctx, "units"))] if GATHER in names else []
-    for chase in chases:
-        chase.prove()
+    for pipeline in pipelines[:1]:
+        pipeline.open(seed=1)
+    if not ctx.become_ready():
+        return
+    for name, reason in reasons.items():  # what is sent before Ready is of the phase before
+        ctx.send(UnitExercised(unit=name, not_exercised=reason))
     exercised: list[ResultPipeline | PointerChase] = [*pipelines, *chases]
-    for seed in cycle(range(1, _UNIT_SEEDS + 1)):
+    for seed in cycle(range(1, UNIT_SEEDS + 1)):
         for unit in exercised:
             if not _exercise(ctx, unit, seed, seconds):
                 return
-            while reasons:  # what is sent before Ready is of the phase before
-                name, reason = reasons.popitem()
-                ctx.send(UnitExercised(unit=name, not_exercised=reason))
 
 
 def _exercise(
@@ -210,7 +264,7 @@ def _exercise(
     name = GATHER if isinstance(unit, PointerChase) else unit.product.dtype.name
     ctx.note(f"unit {name}")
     if isinstance(unit, PointerChase):
-        going = unit.run(seed, seconds)
+        going = (unit.proved or unit.prove()) and unit.run(seed, seconds)
     else:
         going = _run_phase(unit, seed, seconds)
     ctx.send(UnitExercised(unit=name, checks=unit.checks - checks, wrong=unit.errors - errors))
@@ -227,6 +281,20 @@ _CALIBRATED = 8
 _ROUNDING = 1e-3
 
 
+def _rehearse_pulse(
+    ctx: WorkloadContext, *, hz: Hz, duty: Duty, burst: Burst, size: Size, sync: Sync
+) -> int:
+    del sync
+    kind = choose_dtype(AUTO, ctx.device, "pulse")
+    load_s = burst / 1000 or duty / hz
+    if not size and load_s < _PRODUCTS * 2 * ctx.quantum:
+        size = size_for(ctx, kind, load_s / _PRODUCTS)
+    rehearse_product(ctx, kind, "pulse", size=size)
+    rehearse_checks(ctx, [kind], "pulse")
+    return size
+
+
+@rehearsed(_rehearse_pulse)
 def pulse(
     ctx: WorkloadContext,
     *,
@@ -250,14 +318,16 @@ def pulse(
     """
     kind = choose_dtype(AUTO, ctx.device, "pulse")
     load_s = burst / 1000 or duty / hz
-    if not size and load_s < _PRODUCTS * 2 * ctx.quantum:
+    if ctx.rehearsal is not None:
+        size = ctx.rehearsal.result
+    elif not size and load_s < _PRODUCTS * 2 * ctx.quantum:
         size = size_for(ctx, kind, load_s / _PRODUCTS)
     (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
-    pipeline.prepare(seed=1)
+    pipeline.open(seed=1)
     products = products_of(ctx, pipeline, load_s) if burst else 0
-    while not ctx.ready:  # until then pace waits for all queued work
-        if not pipeline.step(at_most=1):
-            return
+    if not ctx.become_ready():  # until then pace waits for all queued work
+        return
+    pipeline.prove()
     if sync == "off":
         begin = origin = time.monotonic()
     else:

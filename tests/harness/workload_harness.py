@@ -19,13 +19,14 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import Fence, fill
+from sentinel.stressor.device import Device, Fence, Filling, fill, plan
 from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.matmul import DTYPES, MEMORY
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.simulated_device import SimulatedDevice
 from sentinel.stressor.sizing import build
+from sentinel.stressor.start_watch import StartWatch
 
 M = TypeVar("M")
 
@@ -61,6 +62,17 @@ class RecordingLeaseKeeper(LeaseKeeper):
         return self.send(finding)
 
 
+def filled(
+    device: Device,
+    target: MemoryTarget,
+    chunk: int,
+    reserve: int = 0,
+    watch: StartWatch | None = None,
+) -> Filling:
+    """Take the memory of a target."""
+    return fill(device, plan(device.free_bytes(), target, chunk, reserve), watch)
+
+
 class Bench:
     """A workload context on a simulated GPU, and the supervisor's end of its channel.
 
@@ -73,7 +85,7 @@ class Bench:
         self.channel, self.child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.device = self.open_device()
         self.lease_keeper = self.keep_lease()
-        filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
+        filling = filled(self.device, MemoryTarget(size=chunks * chunk), chunk)
         self.ctx = WorkloadContext(
             device=self.device, filling=filling, lease_keeper=self.lease_keeper
         )

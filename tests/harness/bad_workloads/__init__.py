@@ -426,7 +426,7 @@ def pulses_and_notes_when(ctx: WorkloadContext, *, sync: str) -> None:
 
 
 def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
-    """Test the memory, and flip one of its bits once, some time after Ready."""
+    """Test the memory, and flip one of its bits once, some time after its proof."""
     from sentinel.stressor import memtest
     from sentinel.stressor.memory_cells import MemoryCells
 
@@ -434,7 +434,7 @@ def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
         lost = False
 
         def check(self, task: Any, piece: Any, read: int) -> None:
-            if ctx.ready and not self.lost and (piece.block, piece.index) == (1, 0):
+            if ctx.ready and not self.lost and (piece.block, piece.index) == (2, 0):
                 self.lost = True
                 self.flip(piece, 0, 17)
             super().check(task, piece, read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +12,22 @@ import torch
 
 from sentinel.errors import ChildExitCode, MemoryContentionError
 from sentinel.host.simulation import Registry
-from sentinel.protocol.stressor import Failed, FailureKind, MemoryTarget, Progress, Ready
-from sentinel.stressor.device import (
-    ALLOCATION_SLACK_BYTES,
-    PREPARATION_SLACK_BYTES,
-    ContentionMonitor,
-    fill,
+from sentinel.protocol.stressor import (
+    GROWTH_SLACK_BYTES,
+    Announcement,
+    Failed,
+    FailureKind,
+    MemoryTarget,
+    Progress,
+    Ready,
+    StartStage,
+    StressorSpec,
 )
 from sentinel.stressor.simulated_device import SimulatedDevice, TensorAccount
+from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
+from tests.harness.workload_harness import RecordingLeaseKeeper, filled
 
 GIB = 2**30
 
@@ -37,51 +44,113 @@ def device(registry: Registry) -> Iterator[SimulatedDevice]:
     device.membership.close()
 
 
-def test_memory_that_the_stressor_takes_is_no_contention(device: SimulatedDevice) -> None:
-    monitor = ContentionMonitor(device)
-    monitor.wait_until_quiet()
-    filling = fill(device, MemoryTarget(share=0.5), GIB, 0, monitor)
-    monitor.check(0)
-    assert filling.held > GIB
+@pytest.fixture
+def keeper() -> Iterator[RecordingLeaseKeeper]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield RecordingLeaseKeeper(ours)
+    ours.close()
+    theirs.close()
 
 
-def test_growth_before_the_first_chunk_is_detected(
-    registry: Registry, device: SimulatedDevice
+@pytest.fixture
+def watch(registry: Registry, device: SimulatedDevice, keeper: RecordingLeaseKeeper) -> StartWatch:
+    return StartWatch(spec_on(registry), keeper, device)
+
+
+def spec_on(registry: Registry, *, exact_start: bool = True) -> StressorSpec:
+    return StressorSpec(
+        gpu=registry.gpus()[0],
+        memory=MemoryTarget(share=0.5),
+        chunk=GIB,
+        workload="hold",
+        options={},
+        lease=3.0,
+        simulation=str(registry.folder),
+        exact_start=exact_start,
+    )
+
+
+def test_memory_that_the_stressor_takes_is_no_contention(
+    device: SimulatedDevice, watch: StartWatch, keeper: RecordingLeaseKeeper
 ) -> None:
+    watch.keep_still()
+    before = device.reserved_bytes()
+    filling = filled(device, MemoryTarget(share=0.5), GIB, watch=watch)
+    watch.check()
+    assert filling.held > GIB
+    assert keeper.start_limit == before + filling.held + GROWTH_SLACK_BYTES
+
+
+def test_each_stage_is_announced_with_what_is_used_and_what_comes(
+    device: SimulatedDevice, watch: StartWatch, keeper: RecordingLeaseKeeper
+) -> None:
+    watch.announce(StartStage.REHEARSING)
+    watch.keep_still()
+    used = device.reserved_bytes()
+    watch.announce(StartStage.TAKING, GIB)
+    with watch.taking(GIB):
+        device.membership.allocate(GIB)
+    watch.expect_preparation(0)
+    assert keeper.sent == [
+        Announcement(stage=StartStage.REHEARSING),
+        Announcement(stage=StartStage.TAKING, used=used, more=GIB),
+        Announcement(stage=StartStage.PREPARING, used=used + GIB),
+    ]
+    watch.expect_preparation(PREPARATION_BYTES)
+    assert keeper.sent[3:] == [Announcement(stage=StartStage.PREPARING, more=PREPARATION_BYTES)]
+
+
+def test_growth_before_the_first_chunk_is_detected(registry: Registry, watch: StartWatch) -> None:
     """The creation of the stressor's context hides the start of a newcomer."""
-    monitor = ContentionMonitor(device)
     other = registry.attach(registry.gpus()[0].uuid)
-    timer = threading.Timer(0.05, other.allocate, (ALLOCATION_SLACK_BYTES + 2**20,))
+    timer = threading.Timer(0.05, other.allocate, (GROWTH_SLACK_BYTES + 1,))
     timer.start()
-    with pytest.raises(MemoryContentionError, match=str(ALLOCATION_SLACK_BYTES + 2**20)):
-        monitor.wait_until_quiet()
+    with pytest.raises(MemoryContentionError, match=str(GROWTH_SLACK_BYTES + 1)):
+        watch.keep_still()
     timer.join()
     other.close()
 
 
 def test_growth_while_chunks_are_taken_is_detected(
-    registry: Registry, device: SimulatedDevice
+    registry: Registry, device: SimulatedDevice, watch: StartWatch
 ) -> None:
-    monitor = ContentionMonitor(device)
+    watch.keep_still()
     other = registry.attach(registry.gpus()[0].uuid)
-    other.allocate(ALLOCATION_SLACK_BYTES + 2**20)
+    other.allocate(GROWTH_SLACK_BYTES + 1)
     with pytest.raises(MemoryContentionError):
-        fill(device, MemoryTarget(share=0.5), GIB, 0, monitor)
+        filled(device, MemoryTarget(share=0.5), GIB, watch=watch)
     assert device.reserved_bytes() < 2 * GIB, "the filling stopped at the first chunk"
     other.close()
 
 
-def test_libraries_may_take_more_when_kernels_first_run(
-    registry: Registry, device: SimulatedDevice
+def test_libraries_may_take_what_was_announced_before_ready(
+    registry: Registry, watch: StartWatch
 ) -> None:
-    monitor = ContentionMonitor(device)
+    watch.keep_still()
+    watch.expect_preparation(PREPARATION_BYTES)
     libraries = registry.attach(registry.gpus()[0].uuid)
-    libraries.allocate(PREPARATION_SLACK_BYTES)
-    monitor.check(PREPARATION_SLACK_BYTES)
-    libraries.allocate(2**20)
+    libraries.allocate(PREPARATION_BYTES + GROWTH_SLACK_BYTES)
+    watch.check()
+    libraries.allocate(1)
     with pytest.raises(MemoryContentionError):
-        monitor.check(PREPARATION_SLACK_BYTES)
+        watch.check()
     libraries.close()
+
+
+def test_what_the_supervisor_alone_can_tell_is_not_judged_here(
+    registry: Registry, device: SimulatedDevice, keeper: RecordingLeaseKeeper
+) -> None:
+    """Other processes may grow beside this stressor, and it cannot tell them from newcomers."""
+    watch = StartWatch(spec_on(registry, exact_start=False), keeper, device)
+    watch.keep_still()
+    other = registry.attach(registry.gpus()[0].uuid)
+    other.allocate(GIB)
+    filled(device, MemoryTarget(size=GIB), GIB, watch=watch)
+    watch.check()
+    watch.announce(StartStage.TAKING, GIB)
+    assert keeper.start_limit is None
+    assert keeper.sent == [Announcement(stage=StartStage.TAKING, more=GIB)]
+    other.close()
 
 
 MIB = 2**20
@@ -106,8 +175,9 @@ class Gpu:
 @pytest.mark.long
 def test_memory_is_taken_in_segments_and_used_again() -> None:
     gpu = Gpu(100 * MIB)
-    chunk = torch.empty(MIB, dtype=torch.uint8)
-    with TensorAccount(gpu.allocate, [chunk]) as account:
+    with TensorAccount(gpu.allocate) as account:
+        with account.suspended():
+            chunk = torch.empty(MIB, dtype=torch.uint8)
         chunk.bitwise_not_()
         views = [chunk.view(2, -1), chunk[10:]]
         assert gpu.left == 100 * MIB, "a view of a chunk is no memory"
@@ -130,7 +200,7 @@ def test_memory_is_taken_in_segments_and_used_again() -> None:
 
 @pytest.mark.long
 def test_memory_that_is_not_free_is_refused() -> None:
-    with TensorAccount(Gpu(10 * MIB).allocate, []), pytest.raises(torch.cuda.OutOfMemoryError):
+    with TensorAccount(Gpu(10 * MIB).allocate), pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(2 * MIB, dtype=torch.uint8)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, Str
 from sentinel.stressor import links as module
 from sentinel.stressor import numa
 from sentinel.stressor import transfers as transfers_module
-from sentinel.stressor.device import PREPARATION_SLACK_BYTES
 from sentinel.stressor.links import HostLinks, PeerLinks, links
 from sentinel.stressor.numa import Place, places_of, take_on
+from sentinel.stressor.start_watch import PREPARATION_BYTES
 from sentinel.stressor.transfers import (
     ENVIRONMENT,
     LinkPatterns,
@@ -539,19 +540,13 @@ def test_a_stopped_rank_ends_a_transfer_that_others_wait_for(bench: Workbench) -
     assert next(left, None) is None
 
 
-def test_the_buffers_of_nccl_are_no_other_process(bench: Workbench) -> None:
-    allowed: list[int] = []
-
-    class FakeMonitor:
-        def check(self, allowance: int) -> None:
-            allowed.append(allowance)
-
-    monitor: Any = FakeMonitor()
-    bench.ctx._monitor = monitor
+def test_the_buffers_of_nccl_are_announced(bench: Workbench) -> None:
+    announced: list[int] = []
+    watch: Any = SimpleNamespace(expect_preparation=announced.append)
+    bench.ctx._watch = watch
     bench.ctx.allow_growth(2**30)
-    assert bench.ctx.pace()
-    assert bench.ctx.pace()
-    assert allowed == [PREPARATION_SLACK_BYTES + 2**30]
+    bench.ctx.prepare()
+    assert announced == [PREPARATION_BYTES + 2**30]
 
 
 @pytest.mark.parametrize(("options", "value"), [({}, "0"), ({"nvls": True}, "2")])

@@ -619,7 +619,7 @@ def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(host: GpuHost) -> N
         finding = sentinel.wait_for("stressor.finding")
         assert (finding["place"], finding["kind"]) == ("memory", "transient")
         assert (finding["count"], finding["bits"][17], finding["reread"]) == (1, 1, True)
-        assert finding["first"] == [1, 0]
+        assert finding["first"] == [2, 0]
         assert sentinel.wait_for("stressor.mismatch")["errors"] == 1
         eventually(lambda: [e for e in sentinel.events if "covered" in (e.get("note") or "")])
         assert abs(host.held() - held) <= host.noise_bytes

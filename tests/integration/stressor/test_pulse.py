@@ -31,9 +31,6 @@ PRODUCT_S = 0.013
 BEGIN = 1000.0
 PERIODS = 6
 
-#: Products before the first period, until Ready.
-BEFORE = 2
-
 #: Phases of a real stressor of which one begins on time, also on a busy host.
 PHASES = 30
 
@@ -121,11 +118,10 @@ def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Qu
 def test_each_period_has_one_phase_of_load_and_one_of_rest(
     bench: Workbench, clock: Clock, queue: Queue, hz: float, duty: float
 ) -> None:
-    began = BEGIN + BEFORE * PRODUCT_S
+    began = BEGIN
     clock.end = began + PERIODS / hz - 1e-6
     pulse(bench.ctx, hz=hz, duty=duty, size=64)
-    assert queue.busy[0][0] == BEGIN
-    phases = [(began, queue.busy[0][1]), *queue.busy[1:]]
+    phases = queue.busy
     assert len(phases) == PERIODS, "the device rested within a phase, or never"
     for number, (begin, end) in enumerate(phases):
         assert begin == pytest.approx(began + number / hz)
@@ -214,10 +210,10 @@ def test_each_period_has_one_burst_of_the_length_that_was_asked_for(
         "measure_s",
         lambda _, __: SHORT_S / 2 if next(measured) < 6 else 8 * SHORT_S,
     )
-    began = BEGIN + BEFORE * SHORT_S
+    began = BEGIN
     clock.end = began + PERIODS / hz - 1e-6
     pulse(bench.ctx, hz=hz, burst=burst, size=64)
-    phases = [(began, queue.busy[0][1]), *queue.busy[1:]]
+    phases = queue.busy
     assert len(phases) == PERIODS
     for number, (begin, end) in enumerate(phases):
         assert begin == pytest.approx(began + number / hz)
@@ -310,8 +306,8 @@ def test_periods_begin_at_the_same_times_whenever_a_stressor_was_started(
     clock.end = clock.now + PERIODS / hz
     bench.ctx.index = index
     pulse(bench.ctx, hz=hz, size=64, sync=sync)
-    assert len(queue.busy) >= PERIODS
-    for begin, _ in queue.busy[1:]:  # the first is the work before Ready
+    assert len(queue.busy) >= PERIODS - 1
+    for begin, _ in queue.busy:
         periods = begin * hz - late
         assert periods == pytest.approx(round(periods), abs=1e-6)
 
@@ -319,7 +315,7 @@ def test_periods_begin_at_the_same_times_whenever_a_stressor_was_started(
 def test_a_stop_before_the_first_period_ends_the_workload(
     bench: Workbench, clock: Clock, queue: Queue
 ) -> None:
-    clock.end = BEGIN + BEFORE * PRODUCT_S + 0.01
+    clock.end = BEGIN + 0.01
     pulse(bench.ctx, hz=0.5, size=64, sync="in-phase")
     assert clock.now < BEGIN + 1.0
     assert bench.done().errors == 0

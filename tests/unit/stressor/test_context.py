@@ -27,12 +27,12 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import MAX_CHUNKS, fill
-from sentinel.stressor.loader import is_out_of_memory, start
+from sentinel.stressor.device import MAX_CHUNKS
+from sentinel.stressor.loader import bind, is_out_of_memory
 from sentinel.stressor.workloads import elementwise
 from tests.harness.example_finding import FLIP
 from tests.harness.sentinel_process import eventually
-from tests.harness.workload_harness import CHUNK, GIB, Bench
+from tests.harness.workload_harness import CHUNK, GIB, Bench, filled
 
 
 @pytest.fixture
@@ -187,13 +187,13 @@ def test_invalid_numbers_are_refused(bench: Bench, value: float) -> None:
 
 def test_so_many_chunks_that_a_newcomer_could_not_wait_are_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="1025 chunks, which take too long") as refused:
-        fill(bench.device, MemoryTarget(size=1025 * 2**21), 2**21)
+        filled(bench.device, MemoryTarget(size=1025 * 2**21), 2**21)
     assert refused.value.remedy == "Use --chunk 4MiB."
-    assert len(fill(bench.device, MemoryTarget(size=1024 * 2**20), 2**20).chunks) == 1024
+    assert len(filled(bench.device, MemoryTarget(size=1024 * 2**20), 2**20).chunks) == 1024
 
 
 def test_a_target_above_the_free_memory_is_not_refused_for_its_chunks(bench: Bench) -> None:
-    filling = fill(bench.device, MemoryTarget(size=2**50), CHUNK)
+    filling = filled(bench.device, MemoryTarget(size=2**50), CHUNK)
     assert filling.refused
     assert len(filling.chunks) < MAX_CHUNKS
 
@@ -203,7 +203,7 @@ def test_memory_that_becomes_free_meanwhile_adds_no_more_chunks_than_allowed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench.device, "free_bytes", lambda: 2**20)
-    assert len(fill(bench.device, MemoryTarget(size=2000 * 2**20), 2**20).chunks) == MAX_CHUNKS
+    assert len(filled(bench.device, MemoryTarget(size=2000 * 2**20), 2**20).chunks) == MAX_CHUNKS
 
 
 class LargeDevice:
@@ -223,7 +223,7 @@ class LargeDevice:
 @given(size=st.integers(2**21, 6 * CHUNK))
 def test_a_size_is_held_to_two_mebibytes_but_for_a_small_rest(size: int) -> None:
     device = LargeDevice()
-    filling = fill(device, MemoryTarget(size=size), CHUNK)  # type: ignore[arg-type]
+    filling = filled(device, MemoryTarget(size=size), CHUNK)  # type: ignore[arg-type]
     assert not filling.refused
     assert sum(device.pieces) == filling.held <= size
     assert len(set(device.pieces[: len(filling.chunks)])) == 1
@@ -232,14 +232,14 @@ def test_a_size_is_held_to_two_mebibytes_but_for_a_small_rest(size: int) -> None
 
 
 def test_a_rest_is_held_and_not_worked_on(bench: Bench) -> None:
-    filling = fill(bench.device, MemoryTarget(size=CHUNK * 5 // 2), CHUNK)
+    filling = filled(bench.device, MemoryTarget(size=CHUNK * 5 // 2), CHUNK)
     assert (len(filling.chunks), filling.worked_on) == (2, 2 * CHUNK)
     assert (filling.held, filling.asked) == (CHUNK * 5 // 2, CHUNK * 5 // 2)
     assert not filling.refused
 
 
 def test_a_size_below_one_chunk_is_held_as_it_is_and_suffices_for_work(bench: Bench) -> None:
-    filling = fill(bench.device, MemoryTarget(size=100 * 2**20), CHUNK)
+    filling = filled(bench.device, MemoryTarget(size=100 * 2**20), CHUNK)
     assert (len(filling.chunks), filling.held, filling.refused) == (1, 100 * 2**20, False)
     ctx = WorkloadContext(device=bench.device, filling=filling, lease_keeper=bench.lease_keeper)
 
@@ -255,7 +255,7 @@ def test_a_size_below_one_chunk_is_held_as_it_is_and_suffices_for_work(bench: Be
 def test_less_free_memory_than_a_chunk_is_out_of_memory(bench: Bench) -> None:
     bench.device.membership.allocate(bench.device.free_bytes() - CHUNK // 2)
     with pytest.raises(torch.cuda.OutOfMemoryError, match=r"256 MiB are free and 8\.0 GiB"):
-        fill(bench.device, MemoryTarget(size=8 * GIB), CHUNK)
+        filled(bench.device, MemoryTarget(size=8 * GIB), CHUNK)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +275,10 @@ def test_only_a_device_without_memory_is_out_of_memory(error: Exception, *, expe
 
 @pytest.mark.parametrize("target", [MemoryTarget(share=1.0), MemoryTarget(size=16 * GIB)])
 def test_a_reserve_is_left_free_for_any_target(bench: Bench, target: MemoryTarget) -> None:
-    filling = fill(bench.device, target, CHUNK, reserve=2 * GIB)
+    filling = filled(bench.device, target, CHUNK, reserve=2 * GIB)
     assert not filling.refused
     assert 2 * GIB < bench.device.free_bytes() < 3 * GIB
-    ample = fill(bench.device, MemoryTarget(size=CHUNK), CHUNK, reserve=GIB)
+    ample = filled(bench.device, MemoryTarget(size=CHUNK), CHUNK, reserve=GIB)
     assert ample.held == CHUNK, "a reserve that is free anyway changes nothing"
 
 
@@ -297,7 +297,7 @@ def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
 
     watcher = threading.Thread(target=stop_after_three_iterations)
     watcher.start()
-    start(examples[name], bench.ctx, {})
+    bind(examples[name], {}).run(bench.ctx)
     watcher.join()
     bench.ctx.finish()
     progress = [message for message in bench.received() if isinstance(message, Progress)]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.stressor import kernels
-from sentinel.stressor.kernels import Kernel, driver_version, sfu_ptx, shared_ptx
+from sentinel.stressor import cuda_driver, kernels
+from sentinel.stressor.cuda_driver import driver_version
+from sentinel.stressor.kernels import Kernel, sfu_ptx, shared_ptx
 from sentinel.stressor.loader import is_out_of_memory
 from tests.harness.programs import run_program
 
@@ -62,7 +63,8 @@ def store(to: Any, value: object) -> int:
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeDriver], FakeDriver]:
     def replace(driver: FakeDriver) -> FakeDriver:
-        monkeypatch.setattr(kernels, "load_driver", lambda: driver)
+        for module in (kernels, cuda_driver):
+            monkeypatch.setattr(module, "load_driver", lambda: driver)
         return driver
 
     return replace

@@ -13,11 +13,11 @@ import pytest
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.stressor.loader import (
+    bind,
     bind_options,
     describe,
     list_options,
     load_workload,
-    start,
     summary,
 )
 
@@ -253,9 +253,9 @@ def test_a_wrong_signature_is_an_error_with_the_expected_one(
 
 def test_a_class_is_created_with_its_options_and_then_run() -> None:
     trace: list[object] = []
-    start(WithOptions, trace, bind_options(WithOptions, {"size": "128", "fast": "yes"}))
-    start(WithoutOptions, trace, bind_options(WithoutOptions, {}))
-    start(WithOptions, trace, {})
+    bind(WithOptions, bind_options(WithOptions, {"size": "128", "fast": "yes"})).run(trace)
+    bind(WithoutOptions, bind_options(WithoutOptions, {})).run(trace)
+    bind(WithOptions, {}).run(trace)
     assert trace == [(128, True), "plain", (64, False)]
 
 
@@ -292,7 +292,7 @@ load_torch()
 searches = found.count(2), gc.isenabled()
 import torch
 from sentinel.stressor.simulated_device import TensorAccount
-with TensorAccount(lambda size: True, ()) as account:
+with TensorAccount(lambda size: True) as account:
     torch.empty(8)[:4]
 settle_heap()
 left = len(gc.get_objects())
