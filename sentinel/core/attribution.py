@@ -10,6 +10,7 @@ from sentinel.core.gpu_state import Attribution, GpuState, Running, Starting
 from sentinel.core.observation import Identity, IdentityMode, OwnChild, ResidentProcess, is_own
 from sentinel.core.step import Step, gpu_event
 from sentinel.protocol.gpu import GpuProcess, ProcessKind, Reading
+from sentinel.protocol.stressor import GROWTH_SLACK_BYTES
 from sentinel.protocol.views import Allocation
 
 #: Memory left to each allocated process tree beyond its allocations, in bytes: for its CUDA context
@@ -263,10 +264,8 @@ def _resident(
     return ResidentProcess(started=process.started, since=at, memory=process.memory)
 
 
-#: Memory growth up to this many bytes is noise. On an H200 the driver's figure did not move beside
-#: NVML clients, and by 64 KiB for a moment while CUDA programs started on other GPUs of the host; a
-#: newcomer's first growth is larger (docs/internals/handing-over.md).
-SLACK_BYTES = 2**20
+#: Memory growth up to this many bytes is noise.
+SLACK_BYTES = GROWTH_SLACK_BYTES
 
 #: Defaults of ``idle.memory``: unattributed memory of an idle GPU, in bytes, where every process is
 #: listed and where some may not be. Any CUDA context takes more than the latter, 527 MiB on an

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core import lifecycle
+from sentinel.core import lifecycle, start_memory
 from sentinel.core.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import (
     Evidence,
@@ -25,6 +25,7 @@ from sentinel.core.observation import ChildExit, ChildFacts, Observation, ProbeF
 from sentinel.core.step import Action, Event, Send, Step, gpu_event, sensor_fields
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
+    Announcement,
     ChildMessage,
     CreatingContext,
     Failed,
@@ -33,7 +34,6 @@ from sentinel.protocol.stressor import (
     FindingAck,
     MemoryContention,
     Note,
-    Preparing,
     Progress,
     Ready,
 )
@@ -169,13 +169,14 @@ def _recorded(gpu_state: GpuState, exit_: ChildExit, now: float) -> Step[GpuStat
 def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> Step[GpuState]:
     """Apply one message of the child; ignore it if it does not fit the state."""
     match message, gpu_state.stressor:
-        case CreatingContext() | Preparing(), Starting() as starting:
+        case CreatingContext() | Announcement(), Starting() as starting:
             starting = lifecycle.advance_start(starting, message, now)
             return Step(replace(gpu_state, stressor=starting))
         case MemoryContention(), _:
             return _contend(gpu_state, message, now)
         case Ready(), Starting() as starting:
-            running = Running(since=now, ready=message, last_progress=now)
+            level = start_memory.level_at_ready(gpu_state, now)
+            running = Running(since=now, ready=message, last_progress=now, at_ready=level)
             fields = {**vars(message), "start_s": now - starting.since}
             event = gpu_event("stressor.ready", gpu_state, now, **fields)
             return Step(replace(gpu_state, stressor=running), events=(event,))
@@ -201,14 +202,14 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> Step[GpuSt
 def _contend(gpu_state: GpuState, message: MemoryContention, now: float) -> Step[GpuState]:
     """Apply what the child saw of a newcomer; one that killed itself has yielded."""
     message = plausible(message, gpu_state.launch.at, now)
-    # After Ready the child counts from its limit, and that has the slack on top.
+    # The thread that watches counts from its limit, and that has the slack on top.
     seen = replace(message, grown=message.grown + SLACK_BYTES)
     match gpu_state.stressor:
-        case Starting() as starting:
+        case Starting() as starting if seen.killed_at is None:
             return Step(replace(gpu_state, stressor=replace(starting, contention=message)))
         case Running() as running if seen.killed_at is None:
             return Step(replace(gpu_state, stressor=replace(running, contention=seen)))
-        case Running() | Stopping(evidence=None, kill_sent=False):
+        case Starting() | Running() | Stopping(evidence=None, kill_sent=False):
             return _yielded(gpu_state, seen, now)
         case _:
             return Step(gpu_state)

@@ -14,6 +14,7 @@ from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChil
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 from sentinel.protocol.stressor import (
+    Announcement,
     Failed,
     Finding,
     MemoryContention,
@@ -74,11 +75,16 @@ class Starting:
     since: float
     #: When the child began to create its CUDA context.
     attaching: float | None = None
-    #: It has taken its memory, and the workload prepares.
-    preparing: bool = False
+    #: What the child has announced last, and when.
+    announced: Announcement | None = None
+    announced_at: float = 0.0
+    #: The most used memory that was explained while the announcement was valid, in bytes.
+    level: int = 0
     #: An event reported that it takes long.
     slow: bool = False
-    #: What the child saw of another process that took memory while it filled its own.
+    #: It was told that only the supervisor can tell a newcomer.
+    limited: bool = False
+    #: What the child saw of another process that took memory meanwhile.
     contention: MemoryContention | None = None
 
 
@@ -120,8 +126,11 @@ class Running:
     since: float
     ready: Ready
     last_progress: float
-    #: Used memory with the child on the GPU, in bytes; None until the first reading after Ready.
-    #: Lowered when another process frees memory.
+    #: Beyond which used memory a newcomer is there until the first reading after Ready, in bytes;
+    #: None if the start did not announce all that it took.
+    at_ready: int | None = None
+    #: Used memory with the child on the GPU, in bytes; None until that reading. Lowered when
+    #: another process frees memory.
     expected: int | None = None
     #: The part of ``expected`` that ignored processes held, in bytes.
     ignored_memory: int = 0
@@ -339,6 +348,8 @@ class Launch:
     committed: int = 0
     #: Used memory of the idle GPU, in bytes; lowered when another process frees memory.
     baseline: int = 0
+    #: The most used memory that the start can explain, in bytes.
+    most: int = 0
     #: The part of ``baseline`` that no listed process held, in bytes.
     unattributed: int = 0
     #: The PIDs that were listed.

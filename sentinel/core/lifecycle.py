@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core import start_memory
 from sentinel.core.gpu_state import (
     Backoff,
     Evidence,
@@ -22,26 +23,43 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Event, Kill, Send, Step, gpu_event, process_fields, upcoming
 from sentinel.core.teardown import settle
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing, Stop
+from sentinel.protocol.stressor import (
+    Announcement,
+    CreatingContext,
+    Failed,
+    FailureKind,
+    StartStage,
+    Stop,
+)
 
 #: A start that takes so many seconds is reported. With a standby stressor it takes one, without one
 #: some five, and 14 if torch is imported from a cold disk.
 SLOW_AFTER_S = 10.0
 
 
-def advance_start(starting: Starting, message: CreatingContext | Preparing, now: float) -> Starting:
+def advance_start(
+    starting: Starting, message: CreatingContext | Announcement, now: float
+) -> Starting:
     """Record how far a stressor has come."""
-    if isinstance(message, Preparing):
-        return replace(starting, preparing=True)
+    if isinstance(message, Announcement):
+        return start_memory.begin_stage(starting, message, now)
     return replace(starting, attaching=now)
+
+
+#: What a stressor does in each stage of its start.
+_STAGES = {
+    StartStage.REHEARSING: "the workload rehearses on a part of the memory",
+    StartStage.TAKING: "it takes its memory",
+    StartStage.PREPARING: "the workload prepares and does its first work",
+}
 
 
 def waits_for(starting: Starting) -> str:
     """Describe what a stressor does before it is ready."""
-    if starting.preparing:
-        return "the workload prepares and does its first work"
+    if starting.announced is not None:
+        return _STAGES[starting.announced.stage]
     if starting.attaching is not None:
-        return "it creates its context and takes memory"
+        return "it creates its context"
     return "it imports torch and the module of the workload"
 
 
@@ -81,6 +99,7 @@ def start(
         child=None,
         clearing=clearing,
         baseline=reading.memory.used if reading.memory else 0,
+        most=start_memory.most_memory(reading, config),
         unattributed=gpu_state.attribution.unattributed,
         before=tuple(process.pid for process in reading.processes or ()),
     )
@@ -194,7 +213,9 @@ def _supervise(
     match gpu_state.stressor:
         # The sums of the wake-ups: a difference may round to less, and wake up again at once.
         case Starting(since=since) as starting if now >= since + config.start_timeout:
-            why = f"{waits_for(starting)}{_NO_START if starting.preparing else ''}"
+            why = waits_for(starting)
+            if why == _STAGES[StartStage.PREPARING]:
+                why += _NO_START
             reason = f"not ready within {config.start_timeout:g} s: {why}"
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
             return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core import start_memory
 from sentinel.core.attribution import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES, idle_memory, outstanding
 from sentinel.core.gpu_state import (
     Busy,
@@ -35,10 +36,9 @@ def newcomer(
 ) -> Evidence | None:
     """Return the first evidence of a newcomer beside a living child, or None.
 
-    Evidence is a listed foreign process, or memory that grew although the child is steady. Memory
-    counts while the child is RUNNING, and before it begins to create its context. Where processes
-    may be unlisted, the listed memory of the child counts as well, the child itself watches while
-    it takes its memory, and the number of computing processes is a third source.
+    Evidence is a listed foreign process, or memory that grew beyond what the child has announced
+    while it starts, and has while it runs. Where processes may be unlisted, the listed memory of
+    the child counts as well, and the number of computing processes is a third source.
 
     Args:
         gpu_state: The GPU with the attribution and occupancy of this reading.
@@ -88,8 +88,10 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
     match gpu_state.stressor:
         case Starting(contention=MemoryContention(grown=grown)):
             return grown
-        case Starting(attaching=None):
-            return used - gpu_state.launch.baseline - outstanding(gpu_state)
+        case Starting() as starting:
+            return start_memory.grown(gpu_state, starting, used, now)
+        case Running(expected=None, at_ready=int(level)):
+            return used - (level - SLACK_BYTES)
         case (Running(expected=int()) as running) | Stopping(
             running=Running(expected=int()) as running
         ):
@@ -109,6 +111,8 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
 def limit_memory(gpu_state: GpuState, _: Observation, config: Config) -> Step[GpuState]:
     """Tell a stressor how much memory may be used; before the reply to an allocation."""
     running = gpu_state.stressor
+    if isinstance(running, Starting):
+        return _limit_start(gpu_state, running, config)
     if not isinstance(running, Running):
         return Step(gpu_state)
     used, at_once = memory_limit(gpu_state), config.yield_how == "kill"
@@ -118,6 +122,16 @@ def limit_memory(gpu_state: GpuState, _: Observation, config: Config) -> Step[Gp
     uuid, generation = gpu_state.gpu.uuid, gpu_state.generation
     action = Send(uuid=uuid, generation=generation, message=limit)
     gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
+    return Step(gpu_state, actions=(action,))
+
+
+def _limit_start(gpu_state: GpuState, starting: Starting, config: Config) -> Step[GpuState]:
+    """Tell a starting stressor once that other processes may grow beside it."""
+    if starting.limited or start_memory.is_exact(gpu_state):
+        return Step(gpu_state)
+    limit = MemoryLimit(used=None, at_once=config.yield_how == "kill")
+    action = Send(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, message=limit)
+    gpu_state = replace(gpu_state, stressor=replace(starting, limited=True))
     return Step(gpu_state, actions=(action,))
 
 
@@ -193,13 +207,19 @@ def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState
     growth.
     """
     running = gpu_state.stressor
-    if not isinstance(running, Running) or reading is None or reading.memory is None:
+    if reading is None or reading.memory is None:
+        return gpu_state
+    if isinstance(running, Starting):
+        return start_memory.follow(gpu_state, running, reading, now)
+    if not isinstance(running, Running):
         return gpu_state
     used, ignored = reading.memory.used, gpu_state.attribution.ignored_memory
     if running.expected is None:
         paired = not ignored or reading.processes_at > running.since
         if reading.at <= running.since or not paired or not isinstance(gpu_state.occupancy, Idle):
             return gpu_state
+        if running.at_ready is not None and used > running.at_ready:
+            return gpu_state  # a newcomer's is not expected
         return replace(gpu_state, stressor=replace(running, expected=used, ignored_memory=ignored))
     launch, expected = gpu_state.launch, running.expected
     if expected - launch.baseline <= used < expected:

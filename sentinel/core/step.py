@@ -54,6 +54,8 @@ class Start(_OnStressor):
     clearing: bool = False
     #: Free memory to leave to allocations, in bytes, besides the configured reserve.
     committed: int = 0
+    #: Whether nothing beside it may grow but a newcomer.
+    exact: bool = True
     #: Whether the standby stressor becomes this one.
     standby: bool = False
     #: Its place in a group of stressors, or None if it works alone.

@@ -18,6 +18,21 @@ from sentinel.protocol.gpu import Gpu
 #: the host; a newcomer's first growth is larger (docs/internals/handing-over.md).
 GROWTH_SLACK_BYTES = 2**20
 
+#: torch takes memory from the driver in pieces of 20 MiB for tensors of 1 to 10 MiB, and in
+#: multiples of 2 MiB for larger ones (kLargeBuffer, kMinLargeAlloc and kRoundLarge of
+#: c10/cuda/CUDACachingAllocator).
+LARGE_BUFFER_BYTES, MIN_LARGE_BYTES, ROUND_LARGE_BYTES = 20 * 2**20, 10 * 2**20, 2 * 2**20
+
+
+def size_in_chunks(asked: int, chunk: int) -> int:
+    """Compute what a target takes at most if it is taken in chunks, in bytes."""
+    if chunk < MIN_LARGE_BYTES:
+        taken = LARGE_BUFFER_BYTES // (LARGE_BUFFER_BYTES // max(1, chunk))
+    else:
+        taken = -(-chunk // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+    return asked + asked // max(1, chunk) * (taken - chunk) + LARGE_BUFFER_BYTES
+
+
 #: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
 MAX_QUANTUM_S = 0.05
 

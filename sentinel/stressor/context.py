@@ -30,6 +30,7 @@ from sentinel.protocol.stressor import (
     Note,
     Progress,
     Ready,
+    StartStage,
     StressorGroup,
 )
 from sentinel.stressor.device import Device, Fence, Filling
@@ -145,7 +146,9 @@ class _Tally(NamedTuple):
 class Rehearsal:
     """What a workload does and learns on a part of the memory, before all of it is taken."""
 
-    #: All of that part, in one piece; None once it is over.
+    #: Bytes of that part.
+    size: int
+    #: All of it, in one piece; None once it is over.
     memory: Tensor | None
     #: Tensors like the chunks that will be taken, without memory.
     planned: Sequence[Tensor]
@@ -377,6 +380,8 @@ class WorkloadContext:
         More growth than was announced looks like another process.
         """
         self._growth += size
+        if self.rehearsal is not None and self.rehearses and self._watch is not None:
+            self._watch.announce(StartStage.REHEARSING, self.rehearsal.size + self._growth)
 
     def note(self, text: str) -> None:
         """Describe the workload's present activity; sent with the next progress.

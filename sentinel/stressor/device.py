@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError, DriverUnavailableError
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MemoryTarget
+from sentinel.protocol.stressor import MIN_LARGE_BYTES, ROUND_LARGE_BYTES, MemoryTarget
 from sentinel.stressor.cuda_driver import DriverMemory, count_devices
 from sentinel.stressor.loader import is_out_of_memory
 from sentinel.stressor.start_watch import StartWatch
@@ -262,11 +262,6 @@ class Filling:
 _LIBRARY_BYTES = 256 * 2**20
 
 
-#: torch rounds an allocation of at least 10 MiB up to a multiple of 2 MiB, and takes 20 MiB for a
-#: smaller one (kMinLargeAlloc, kRoundLarge and kLargeBuffer of c10/cuda/CUDACachingAllocator).
-_LEAST_REST_BYTES = 10 * 2**20
-_ROUNDED_TO_BYTES = 2 * 2**20
-
 #: The most chunks. On an H200 the teardown of 62,976 chunks of 2 MiB took 2.2 s, and no newcomer
 #: got its memory; with 246 of 512 MiB every one did. The bound is computed from the 35 microseconds
 #: of each chunk, 36 ms in all, and not measured.
@@ -363,8 +358,8 @@ def _no_chunk(planned: FillPlan, free: int, reserve: int) -> str:
 
 def _take_rest(device: Device, left: int, watch: StartWatch | None) -> tuple[Tensor, int] | None:
     """Take what whole chunks leave of the target, and return it with its size, or None."""
-    size = left - left % _ROUNDED_TO_BYTES
-    piece = _take(device, size, watch) if size >= _LEAST_REST_BYTES else None
+    size = left - left % ROUND_LARGE_BYTES
+    piece = _take(device, size, watch) if size >= MIN_LARGE_BYTES else None
     return None if piece is None else (piece, size)
 
 

@@ -33,7 +33,6 @@ from sentinel.host.process_setup import (
     set_process_title,
     settle_heap,
     setup_child_process,
-    without_ctypes_util,
 )
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
@@ -48,6 +47,7 @@ from sentinel.protocol.stressor import (
     StandbySpec,
     StartStage,
     StressorSpec,
+    size_in_chunks,
 )
 from sentinel.stressor import self_watch
 from sentinel.stressor.lease import LeaseKeeper
@@ -250,11 +250,10 @@ def _take_memory(
 
     ctx = None
     if workload.rehearse is not None:
-        watch.announce(StartStage.REHEARSING)
-        ctx = run_rehearsal(workload.rehearse, device, planned, context)
+        ctx = run_rehearsal(workload.rehearse, device, planned, context, watch)
     settle_heap()  # host memory is unmapped before the driver frees that of the device
     watch.keep_still()
-    watch.announce(StartStage.TAKING, planned.asked)
+    watch.announce(StartStage.TAKING, size_in_chunks(planned.asked, planned.chunk))
     filling = fill(device, planned, watch)
     if ctx is None:
         ctx = context(filling)
@@ -377,8 +376,7 @@ def _load_slow_parts() -> None:
     from sentinel.stressor.matmul import draw_usual
     from sentinel.stressor.workloads import UNIT_SEEDS
 
-    with contextlib.suppress(ImportError), without_ctypes_util():
-        import pynvml  # noqa: F401 - for the own watch
+    self_watch.load_nvml()
     draw_usual(UNIT_SEEDS)
 
 

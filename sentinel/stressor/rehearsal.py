@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from sentinel.protocol.stressor import StartStage
 from sentinel.stressor.context import Rehearsal, WorkloadContext
 from sentinel.stressor.device import Device, Filling, FillPlan
+from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
 
 W = TypeVar("W", bound=Callable[..., object])
 
@@ -41,6 +43,7 @@ def run_rehearsal(
     device: Device,
     planned: FillPlan,
     context: Callable[[Filling], WorkloadContext],
+    watch: StartWatch,
 ) -> WorkloadContext:
     """Run a rehearsal on borrowed memory; return its context, which has no memory any more.
 
@@ -49,10 +52,12 @@ def run_rehearsal(
         device: The device.
         planned: What will be taken.
         context: Makes a context that works on some memory.
+        watch: Announces it.
     """
     held = device.reserved_bytes()
     share = min(int(device.total_bytes() * SHARE), planned.asked)
     size = max(_GRAIN, share // _CHUNKS // _GRAIN * _GRAIN)
+    watch.announce(StartStage.REHEARSING, _CHUNKS * size + PREPARATION_BYTES)
     with device.borrow(_CHUNKS * size) as memory:
         step = memory.numel() // _CHUNKS
         pieces = tuple(memory[part * step : (part + 1) * step] for part in range(_CHUNKS))
@@ -60,7 +65,7 @@ def run_rehearsal(
             Filling(chunks=pieces, rest=None, worked_on=0, held=0, asked=0, refused=False)
         )
         chunks = [device.plan_chunk(planned.chunk)] * planned.chunks
-        ctx.rehearse(Rehearsal(memory=memory, planned=chunks), rehearse)
+        ctx.rehearse(Rehearsal(size=_CHUNKS * size, memory=memory, planned=chunks), rehearse)
     if device.reserved_bytes() > held:  # it has temporary tensors
         for spare in _SPARE_BYTES:
             torch.empty(spare, dtype=torch.uint8, device=device.torch_device)

@@ -6,6 +6,7 @@ or is stopped. While both work they read in alternation, so both together cost a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -24,6 +25,12 @@ from sentinel.stressor.lease import LeaseKeeper
 _RETRY_S = 0.25
 #: The interval in a start, from the first chunk on: for the half second that this lasts.
 _START_INTERVAL_S = 0.005
+
+
+def load_nvml() -> None:
+    """Import the binding of NVML ahead, which takes 0.1 s; it opens nothing."""
+    with contextlib.suppress(ImportError), without_ctypes_util():
+        import pynvml  # noqa: F401
 
 
 def start(spec: StressorSpec, lease_keeper: LeaseKeeper, stamps: Stamps) -> None:

@@ -18,6 +18,7 @@ from sentinel.protocol.stressor import (
     Announcement,
     StartStage,
     StressorSpec,
+    size_in_chunks,
 )
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.self_watch import open_reader
@@ -27,9 +28,6 @@ from sentinel.stressor.self_watch import open_reader
 #: 0.14 s.
 QUIET_PERIOD_S = 0.15
 _POLL_INTERVAL_S = 0.005
-
-#: What torch may take for one piece at most, beyond its size: it rounds up (see ``device``).
-_ROUNDING_BYTES = 20 * 2**20
 
 #: Growth allowed before Ready to a workload that has no rehearsal: libraries load their kernels
 #: outside torch's allocator.
@@ -94,7 +92,7 @@ class StartWatch:
         if self._lease_keeper.start_limit is None:
             yield
             return
-        self._limit(self._expected() + size + _ROUNDING_BYTES)
+        self._limit(self._expected() + size_in_chunks(size, size))
         yield
         self._limit(self._expected())
         self.check()

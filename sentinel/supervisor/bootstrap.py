@@ -337,7 +337,7 @@ def _spec_for(
             options=options,
             lease=LONG_LEASE_S,
             watch_interval=config.watch_interval,
-            check_contention=found.hidden is not None,
+            yields_at_once=config.yield_how == "kill",
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
             self_watch=found.is_nvml or found.folder is not None,

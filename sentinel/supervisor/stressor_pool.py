@@ -261,7 +261,13 @@ class StressorPool:
         """
         spec = self._spec(gpu)
         reserve = spec.reserve + order.committed
-        spec = replace(spec, clearing=order.clearing, reserve=reserve, group=order.group)
+        spec = replace(
+            spec,
+            clearing=order.clearing,
+            reserve=reserve,
+            exact_start=order.exact,
+            group=order.group,
+        )
         generation = order.generation
         handle = ChildHandle(
             stressor_process.run,

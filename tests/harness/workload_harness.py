@@ -17,7 +17,15 @@ import torch
 from sentinel.config.options import Verify
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
-from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Note, Progress, Ready
+from sentinel.protocol.stressor import (
+    ChildMessage,
+    Finding,
+    MemoryTarget,
+    Note,
+    Progress,
+    Ready,
+    StressorSpec,
+)
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Device, Fence, Filling, fill, plan
 from sentinel.stressor.execution_units import UNITS
@@ -71,6 +79,20 @@ def filled(
 ) -> Filling:
     """Take the memory of a target."""
     return fill(device, plan(device.free_bytes(), target, chunk, reserve), watch)
+
+
+def spec_on(registry: Registry, *, exact_start: bool = True) -> StressorSpec:
+    """Specify a stressor that holds half of the first GPU."""
+    return StressorSpec(
+        gpu=registry.gpus()[0],
+        memory=MemoryTarget(share=0.5),
+        chunk=GIB,
+        workload="hold",
+        options={},
+        lease=3.0,
+        simulation=str(registry.folder),
+        exact_start=exact_start,
+    )
 
 
 class Bench:

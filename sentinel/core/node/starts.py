@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import end_of_hours, seconds_until
-from sentinel.core import attribution, health, lifecycle, newcomer, occupancy, teardown
+from sentinel.core import (
+    attribution,
+    health,
+    lifecycle,
+    newcomer,
+    occupancy,
+    start_memory,
+    teardown,
+)
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
 from sentinel.core.node import burnin, groups, serving_processes
 from sentinel.core.observation import Observation
@@ -425,6 +433,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         uuid=uuid,
         generation=gpu_state.generation + 1,
         committed=attribution.outstanding(gpu_state),
+        exact=start_memory.is_exact(gpu_state),
         standby=standby,
         group=groups.rank_of(gpu_state),
     )

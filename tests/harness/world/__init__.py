@@ -195,7 +195,8 @@ class World:
         self.wall += timedelta(seconds=seconds)
         for fake in self.gpus.values():
             if fake.child is not None:
-                live(fake, fake.child, self.now)
+                target = self.state.config.of(fake.gpu.uuid).memory
+                live(fake, fake.child, self.now, target)
 
     def newcomer(self, index: int = 0, memory: int = GIB) -> GpuProcess:
         """Start a foreign process on a GPU; it is listed at once."""

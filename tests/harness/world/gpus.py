@@ -7,13 +7,15 @@ from typing import Any
 
 from sentinel.protocol.gpu import Gpu, GpuProcess, Reading, Telemetry
 from sentinel.protocol.stressor import (
+    Announcement,
     ChildMessage,
     CreatingContext,
     MemoryCovered,
     MemoryLimit,
-    Preparing,
+    MemoryTarget,
     Progress,
     Ready,
+    StartStage,
 )
 
 __all__ = [
@@ -119,7 +121,7 @@ def fake_gpu(index: int) -> Gpu:
     )
 
 
-def live(fake: FakeGpu, child: FakeChild, now: float) -> None:
+def live(fake: FakeGpu, child: FakeChild, now: float, target: MemoryTarget) -> None:
     """Advance a child by its age: import, allocation, Ready, progress."""
     if child.unresponsive:
         return
@@ -129,8 +131,10 @@ def live(fake: FakeGpu, child: FakeChild, now: float) -> None:
         child.outbox.append(CreatingContext(torch="fake"))
     elif child.stage == 1:
         free = fake.gpu.memory_total - fake.used - child.committed
-        child.memory += int(free * 0.88)
-        child.outbox.append(Preparing())
+        taken = int(free * target.share) if target.share else min(target.size or 0, free)
+        taking = Announcement(stage=StartStage.TAKING, used=fake.used, more=taken)
+        child.memory += taken
+        child.outbox += [taking, Announcement(stage=StartStage.PREPARING, used=fake.used)]
         child.stage = 2
     elif child.stage == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:
         child.stage = 3

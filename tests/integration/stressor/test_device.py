@@ -21,13 +21,12 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
     StartStage,
-    StressorSpec,
 )
 from sentinel.stressor.simulated_device import SimulatedDevice, TensorAccount
 from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
-from tests.harness.workload_harness import RecordingLeaseKeeper, filled
+from tests.harness.workload_harness import RecordingLeaseKeeper, filled, spec_on
 
 GIB = 2**30
 
@@ -55,19 +54,6 @@ def keeper() -> Iterator[RecordingLeaseKeeper]:
 @pytest.fixture
 def watch(registry: Registry, device: SimulatedDevice, keeper: RecordingLeaseKeeper) -> StartWatch:
     return StartWatch(spec_on(registry), keeper, device)
-
-
-def spec_on(registry: Registry, *, exact_start: bool = True) -> StressorSpec:
-    return StressorSpec(
-        gpu=registry.gpus()[0],
-        memory=MemoryTarget(share=0.5),
-        chunk=GIB,
-        workload="hold",
-        options={},
-        lease=3.0,
-        simulation=str(registry.folder),
-        exact_start=exact_start,
-    )
 
 
 def test_memory_that_the_stressor_takes_is_no_contention(

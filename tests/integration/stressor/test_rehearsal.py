@@ -24,9 +24,10 @@ from sentinel.stressor.context import Rehearsal, WorkloadContext
 from sentinel.stressor.device import plan
 from sentinel.stressor.loader import bind
 from sentinel.stressor.rehearsal import SHARE, rehearsed, run_rehearsal
+from sentinel.stressor.start_watch import StartWatch
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import TIMEOUT_S
-from tests.harness.workload_harness import CHUNK, GIB, Bench, Workbench, workbench
+from tests.harness.workload_harness import CHUNK, GIB, Bench, Workbench, spec_on, workbench
 
 MIB = 2**20
 #: What a context takes on a simulated GPU, and torch for small and for large temporary tensors.
@@ -132,8 +133,10 @@ def rehearse(bench: Bench, rehearsal: Callable[[WorkloadContext], object]) -> Wo
         bench.ctx.hold(filling)  # type: ignore[arg-type]
         return bench.ctx
 
+    spec = spec_on(bench.registry)
+    watch = StartWatch(spec, bench.lease_keeper, bench.device)
     planned = plan(bench.device.free_bytes(), MemoryTarget(size=GIB), CHUNK)
-    return run_rehearsal(rehearsal, bench.device, planned, context)
+    return run_rehearsal(rehearsal, bench.device, planned, context, watch)
 
 
 def test_a_rehearsal_borrows_memory_and_knows_what_will_be_taken(bench: Workbench) -> None:

@@ -11,7 +11,13 @@ from sentinel.core.gpu_state import Backoff, Fatal, Running, Starting, Stopping
 from sentinel.core.node.status import gpu_views
 from sentinel.core.observation import Observation
 from sentinel.errors import ExitCode
-from sentinel.protocol.stressor import ChildMessage, CreatingContext, FailureKind, Preparing
+from sentinel.protocol.stressor import (
+    Announcement,
+    ChildMessage,
+    CreatingContext,
+    FailureKind,
+    StartStage,
+)
 from tests.harness.core_scenarios import occupied, reconfigured, started, times
 from tests.harness.world import GIB, World
 
@@ -143,7 +149,8 @@ def test_a_child_without_progress_is_killed_and_counted() -> None:
     assert "no progress for 30 s" in str(world.events("stressor.failed")[0].fields["reason"])
 
 
-CONTEXT, TAKEN = CreatingContext(torch="2.13"), Preparing()
+CONTEXT = CreatingContext(torch="2.13")
+REHEARSING, TAKING, TAKEN = (Announcement(stage=stage) for stage in StartStage)
 
 
 def stuck(*messages: ChildMessage, config: Config | None = None) -> World:
@@ -160,7 +167,9 @@ def stuck(*messages: ChildMessage, config: Config | None = None) -> World:
     ("messages", "reason"),
     [
         ((), "it imports torch and the module of the workload"),
-        ((CONTEXT,), "it creates its context and takes memory"),
+        ((CONTEXT,), "it creates its context"),
+        ((CONTEXT, REHEARSING), "the workload rehearses on a part of the memory"),
+        ((CONTEXT, TAKING), "it takes its memory"),
         ((CONTEXT, TAKEN), "the workload prepares and does its first work"),
     ],
 )
