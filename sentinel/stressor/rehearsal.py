@@ -59,7 +59,7 @@ def run_rehearsal(
     size = max(_GRAIN, share // _CHUNKS // _GRAIN * _GRAIN)
     watch.announce(StartStage.REHEARSING, _CHUNKS * size + PREPARATION_BYTES)
     with device.borrow(_CHUNKS * size) as memory:
-        step = memory.numel() // _CHUNKS
+        step = len(memory) // _CHUNKS
         pieces = tuple(memory[part * step : (part + 1) * step] for part in range(_CHUNKS))
         ctx = context(
             Filling(chunks=pieces, rest=None, worked_on=0, held=0, asked=0, refused=False)

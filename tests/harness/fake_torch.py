@@ -29,7 +29,7 @@ class Tensor(bytearray):
         return self
 
 
-def empty(size: int, *, dtype: str) -> Tensor:
+def empty(size: int, *, dtype: str, device: str = "cpu") -> Tensor:
     return Tensor(size)
 
 
