@@ -81,6 +81,10 @@ class LeaseKeeper:
         self._lease = lease
         self._armed = False
 
+    def fileno(self) -> int:
+        """Return the descriptor of the channel."""
+        return self._channel.fileno()
+
     def start(self) -> None:
         """Start to watch the channel; the first lease begins now."""
         threading.Thread(target=self._watch, name="lease", daemon=True).start()

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ from sentinel.protocol.stressor import (
     size_in_chunks,
 )
 from sentinel.stressor import self_watch
+from sentinel.stressor.forked_children import detach_forks
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.loader import (
     bind,
@@ -94,19 +95,20 @@ def run(
         locks: Descriptors whose locks last as long as this process.
     """
 
-    def set_up() -> int:
+    def set_up() -> Sequence[int]:
         setup_child_process(parent, title_of(spec), STRESSOR)
         prefer_for_oom_kill()
-        for lock in locks:
-            os.set_inheritable(lock.detach(), False)  # not for programs that a workload starts
+        held = [lock.detach() for lock in locks]
+        for lock in held:
+            os.set_inheritable(lock, False)  # not for programs that a workload starts
         if spec.account is not None:
             become(spec.account, parent, needed=spec.files)
-        return stamps.detach()
+        return (stamps.detach(), *held)
 
     occupy(spec, channel, set_up)
 
 
-def occupy(spec: StressorSpec, channel: socket.socket, set_up: Callable[[], int]) -> None:
+def occupy(spec: StressorSpec, channel: socket.socket, set_up: Callable[[], Sequence[int]]) -> None:
     """Occupy the GPU of ``spec`` until the stop; never returns.
 
     Ends by ``os._exit``: the driver frees everything at once, and no destructor, exit hook or full
@@ -115,7 +117,7 @@ def occupy(spec: StressorSpec, channel: socket.socket, set_up: Callable[[], int]
     Args:
         spec: The GPU, the memory and the workload.
         channel: The SOCK_SEQPACKET socket to the supervisor.
-        set_up: Prepares this process; returns the descriptor of its stamps.
+        set_up: Prepares this process; returns the descriptors of its stamps and its locks.
     """
     code = ChildExitCode.FAILED
     try:
@@ -135,13 +137,15 @@ def title_of(spec: StressorSpec) -> str:
 
 
 def _run_stages(
-    spec: StressorSpec, lease_keeper: LeaseKeeper, set_up: Callable[[], int]
+    spec: StressorSpec, lease_keeper: LeaseKeeper, set_up: Callable[[], Sequence[int]]
 ) -> Failed | MemoryContention | None:
     """Run all stages; return the final message, or None after a stop."""
     stage = "the start of the stressor"
     ctx: WorkloadContext | None = None
     try:
-        stamps = Stamps(set_up(), 1)
+        files = set_up()
+        stamps = Stamps(files[0], 1)
+        detach_forks((*files[1:], lease_keeper.fileno()))
         lease_keeper.start()
         if spec.self_watch and not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)
@@ -326,7 +330,7 @@ def run_standby(spec: StandbySpec, channel: socket.socket, parent: int) -> None:
     activated = decode(data, [Activate]).spec
     os.environ["CUDA_VISIBLE_DEVICES"] = activated.gpu.uuid
     set_process_title(title_of(activated), STRESSOR)
-    occupy(activated, channel, lambda: fds[0])  # the other descriptors keep the locks
+    occupy(activated, channel, lambda: fds)
 
 
 def _load_in_thread() -> str | None:

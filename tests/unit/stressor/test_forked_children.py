@@ -1,0 +1,67 @@
+"""What a forked process keeps of a stressor."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sentinel.stressor import forked_children
+
+PROGRAM = """
+import fcntl, os, signal, sys
+from sentinel.stressor import forked_children
+forked_children._DEVICES = sys.argv[1]
+lock, device = os.open(sys.argv[2], os.O_RDWR), os.open(sys.argv[3], os.O_RDWR)
+for file in (lock, device):
+    fcntl.flock(file, fcntl.LOCK_EX)
+if sys.argv[4] == "detach":
+    forked_children.detach_forks([lock])
+child = os.fork()
+if child == 0:
+    os.setsid()
+    print("forked", os.getpid(), flush=True)
+    signal.pause()
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_forked_process_keeps_neither_a_lock_nor_the_device(
+    tmp_path: Path, *, detached: bool
+) -> None:
+    """Both files are locked by the parent, and free once it is gone, though the child lives."""
+    lock, device = tmp_path / "lock", tmp_path / "nvidia0"
+    for path in (lock, device):
+        path.touch()
+    arguments = (str(device), str(lock), str(device), "detach" if detached else "keep")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[1])
+        parent.kill()
+        parent.wait()
+        try:
+            assert [is_free(path) for path in (lock, device)] == [detached] * 2
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def is_free(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_without_proc_the_device_files_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked_children, "_FDS", "/nonexistent")
+    assert forked_children._device_files() == []
