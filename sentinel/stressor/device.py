@@ -184,14 +184,9 @@ class CudaDevice:
 
     def measure_s(self, work: Callable[[], object]) -> float:
         """Compute how long ``work`` took on the GPU, between two of its time stamps."""
-        start = _Event(enable_timing=True)
-        end = _Event(enable_timing=True, blocking=True)
-        start.record()
+        start = self._record()
         work()
-        end.record()
-        end.synchronize()
-        milliseconds: float = start.elapsed_time(end)
-        return milliseconds / 1000
+        return self.wait((start, self._record()))
 
     def follow(self) -> None:
         """Do nothing: torch and the driver account for everything."""
