@@ -17,6 +17,8 @@ from sentinel.errors import ConfigError
 _MAX_ANCESTORS = 64
 #: The longest command line; those of some frameworks have thousands of characters.
 MAX_COMMAND_LENGTH = 256
+#: PF_EXITING of include/linux/sched.h.
+_EXITING = 0x4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class ProcessStat:
     started: int
     #: The PID of its parent, or 0 if that is not visible from here.
     parent: int = 0
+    #: Whether the kernel tears it down, or has.
+    exiting: bool = False
 
     @property
     def alive(self) -> bool:
@@ -73,6 +77,7 @@ def read_stat(pid: int | str) -> ProcessStat | None:
         session=int(fields[3]),
         started=int(fields[19]),
         parent=int(fields[1]),
+        exiting=bool(int(fields[6]) & _EXITING),
     )
 
 

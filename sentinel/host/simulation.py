@@ -1,11 +1,11 @@
 """Simulated GPUs: a folder that a probe, stressors and foreign test jobs share.
 
-Each GPU is a folder. Each process on it owns one file there that states how much memory it holds,
-and holds a lock beside it. The kernel drops the lock when the process dies, so a dead process holds
-nothing, as on a real card, and nothing remains after a SIGKILL. The kernel also reports the holder
-of the lock in the PID namespace of the reader, or not at all: as a real driver does. A process that
-counts its work shares a few bytes of memory for that. Only the device is simulated: its processes
-are real and get real signals.
+Each GPU is a folder. Each process on it shares a few bytes there that state how much memory it
+holds and what it does, and holds a lock beside them. The kernel drops the lock when the process
+dies, so a dead process holds nothing, as on a real card, and nothing remains after a SIGKILL. Only
+one that dies in a call of the driver keeps its memory a moment longer. The kernel also reports the
+holder of the lock in the PID namespace of the reader, or not at all: as a real driver does. Only
+the device is simulated: its processes are real and get real signals.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import mmap
 import os
 import struct
@@ -20,26 +21,28 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.host.device_order import INFORMATION, information
 from sentinel.host.paths import SIMULATED
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
 #: Memory of one simulated GPU in bytes.
 DEFAULT_TOTAL = 16 * 2**30
 
-#: How long a context exists before the driver lists its process. On an H200 the PID showed 28 to
-#: 57 ms after the first growth of memory (see docs/internals/benchmarks.md).
-LISTING_DELAY = 0.04
+#: How often an allocation looks whether a teardown has freed its memory, in seconds.
+_TEARDOWN_POLL_S = 0.002
 
 #: struct flock: type, whence, start, length and, as the result of a query, the PID of the holder.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: The work of one process: its seconds so far, and when the last of them ends.
-_WORK = struct.Struct("dd")
+#: What one process states: the fields of _Stated, of 8 bytes each, which no reader sees in parts.
+_STATED = struct.Struct("qddd?7xd")
+#: The place of the last of them.
+_DIED_AT = _STATED.size - 8
 
 #: The locks of this process, by file: its PID and the descriptor. They last as long as the process,
 #: and the kernel does not report them to the process itself.
@@ -53,14 +56,49 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Share:
-    """The file of one process: how much it holds, and from when on the driver lists it."""
+class Timing:
+    """How long a simulated driver takes; the defaults are those of an H200, but for modules."""
 
-    #: 0 if the process lives in a PID namespace that is not visible from here.
-    pid: int
-    memory: int
-    listed_at: float
+    #: From the first memory of a process until it is listed: 28 to 57 ms.
+    listing_s: float = 0.045
+    #: From the death of a process in a call of the driver until its memory is free. Any other
+    #: memory is free at once: an allocation waits for a teardown that has begun.
+    release_s: float = 0.1
+    #: For the module of an operation, before its first use. It is a call of the driver.
+    module_load_s: float = 0.0
+
+
+class _Stated(NamedTuple):
+    """What one process states about itself."""
+
+    memory: int = 0
+    #: From when on the driver lists it.
+    listed_at: float = 0.0
+    #: The seconds of work so far, NaN if they are not counted, and when the last of them ends.
+    worked_s: float = math.nan
+    works_until: float = 0.0
+    #: Whether it is in a call of the driver.
+    in_call: bool = False
+    #: When it was first seen dead, by another process; 0 while it lives.
+    died_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """The memory of one process."""
+
+    #: 0 if the process lives in a PID namespace that is not visible from here, None if it is dead.
+    pid: int | None
+    stated: _Stated
     path: str
+
+    @property
+    def is_being_freed(self) -> bool:
+        """Whether the process exits, so that its memory will be free in a moment."""
+        if not self.pid or self.stated.in_call:
+            return False
+        process = read_stat(self.pid)
+        return process is None or process.exiting
 
 
 class Registry:
@@ -117,18 +155,18 @@ class Registry:
         return self.folder / gpu / "node"
 
     def memory(self, gpu: str) -> Memory:
-        """Sum the memory of ``gpu`` that living processes hold."""
+        """Sum the memory of ``gpu`` that processes hold."""
         total = self._gpu(gpu).memory_total
-        used = sum(share.memory for share in self._shares(gpu))
+        used = sum(share.stated.memory for share in self._shares(gpu))
         return Memory(total=total, used=used, free=total - used)
 
     def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         """List the processes that a driver would list by now, in this PID namespace."""
         now = time.monotonic()
         return tuple(
-            GpuProcess(pid=share.pid, kind=ProcessKind.COMPUTE, memory=share.memory)
+            GpuProcess(pid=share.pid, kind=ProcessKind.COMPUTE, memory=share.stated.memory)
             for share in self._shares(gpu)
-            if share.listed_at <= now and share.pid
+            if share.stated.listed_at <= now and share.pid
         )
 
     def work(self, gpu: str) -> dict[str, float | None]:
@@ -136,11 +174,12 @@ class Registry:
 
         None stands for one that does not count its work.
         """
-        return {share.path: _worked(share.path) for share in self._shares(gpu)}
+        shares = [share for share in self._shares(gpu) if share.pid is not None]
+        return {share.path: _worked(share.stated) for share in shares}
 
     def hidden(self, gpu: str) -> int:
         """Count the processes on ``gpu`` in PID namespaces that are not visible here."""
-        return sum(not share.pid for share in self._shares(gpu))
+        return sum(share.pid == 0 for share in self._shares(gpu))
 
     def fault(self, gpu: str) -> str | None:
         """Read the fault that a test injected into ``gpu``; see probe/simulated_driver.py."""
@@ -152,6 +191,17 @@ class Registry:
     def inject(self, gpu: str, fault: str | None) -> None:
         """Plant a fault on ``gpu`` for a test, or remove it."""
         _write_fact(self.folder / gpu / "fault", fault)
+
+    def timing(self, gpu: str) -> Timing:
+        """Read how long the driver of ``gpu`` takes."""
+        try:
+            return Timing(**json.loads((self.folder / gpu / "timing").read_text()))
+        except FileNotFoundError:
+            return Timing()
+
+    def set_timing(self, gpu: str, timing: Timing) -> None:
+        """Set how long the driver of ``gpu`` takes for what begins later."""
+        _write(self.folder / gpu / "timing", asdict(timing))
 
     def heat(self, gpu: str) -> int | None:
         """Read the temperature that a test injected into ``gpu``, in degrees Celsius."""
@@ -203,6 +253,13 @@ class Registry:
         with self.node(gpu).open("rb"):
             return Membership(self, gpu)
 
+    def has_room(self, gpu: str, size: int) -> bool | None:
+        """Check whether ``size`` bytes of ``gpu`` are free; None while a teardown frees memory."""
+        shares = self._shares(gpu)
+        if size <= self._gpu(gpu).memory_total - sum(share.stated.memory for share in shares):
+            return True
+        return None if any(share.is_being_freed for share in shares) else False
+
     @contextlib.contextmanager
     def locked(self, gpu: str) -> Iterator[None]:
         """Block every other allocation on ``gpu``."""
@@ -214,7 +271,7 @@ class Registry:
         return Gpu(**json.loads((self.folder / gpu / "gpu.json").read_text())["gpu"])
 
     def _shares(self, gpu: str) -> list[_Share]:
-        """List the shares of living processes, and remove the files of dead ones.
+        """List the shares of memory that are in use, and remove the files of dead processes.
 
         The names of the files are never those of a Path: Python 3.12 keeps the parts of every path
         for good, 0.6 KiB for each process that was ever on a GPU.
@@ -225,17 +282,32 @@ class Registry:
         for path in paths:
             lock = path.removesuffix(".share") + ".lock"
             try:
-                body = json.loads(_read(path))
-                pid = _holder_pid(lock)
-            except (FileNotFoundError, ValueError):
+                pid = _holder_pid(lock)  # first: what a dead process stated does not change
+                stated = _Stated(*_STATED.unpack(_read(path)))
+            except (FileNotFoundError, struct.error):
                 continue
-            if pid is None:
-                for file in (path, lock, _work_of(path)):
-                    _remove(file)
-                continue
-            memory, listed_at = body["memory"], body["listed_at"]
-            shares.append(_Share(pid=pid, memory=memory, listed_at=listed_at, path=path))
+            share = _Share(pid=pid, stated=stated, path=path)
+            if pid is None and not self._keeps_memory(gpu, share):
+                _remove(path)
+                _remove(lock)
+            elif stated.memory:
+                shares.append(share)
         return shares
+
+    def _keeps_memory(self, gpu: str, dead: _Share) -> bool:
+        """Check whether the memory of a dead process is not free yet.
+
+        It states nothing about its death, so the first reader does: a probe, a watching stressor or
+        a newcomer, which read more often than a release takes.
+        """
+        if not dead.stated.in_call:
+            return False
+        died_at = dead.stated.died_at
+        if not died_at:
+            died_at = time.monotonic()
+            with open(dead.path, "r+b") as file:  # noqa: PTH123 - see _shares
+                os.pwrite(file.fileno(), struct.pack("d", died_at), _DIED_AT)
+        return time.monotonic() < died_at + self.timing(gpu).release_s
 
 
 class Membership:
@@ -250,49 +322,65 @@ class Membership:
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         _own_locks[str(self._lock)] = os.getpid(), descriptor
-        self._listed_at = time.monotonic() + LISTING_DELAY
-        self._work: mmap.mmap | None = None
-        self.held = 0
+        listed_at = time.monotonic() + registry.timing(gpu).listing_s
+        self._stated = _Stated(listed_at=listed_at)
+        self._path.write_bytes(_STATED.pack(*self._stated))
+        with self._path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), _STATED.size)
+
+    @property
+    def held(self) -> int:
+        """The memory of this process in bytes."""
+        return self._stated.memory
 
     def allocate(self, size: int) -> bool:
-        """Allocate ``size`` more bytes; return False if they are not free."""
-        with self._registry.locked(self._gpu):
-            if size > self._registry.memory(self._gpu).free:
-                return False
-            self.held += size
-            self._save()
-            return True
+        """Allocate ``size`` more bytes; return False if they are not free.
+
+        It waits for a teardown that frees memory, as a driver does.
+        """
+        while True:
+            with self._registry.locked(self._gpu):
+                room = self._registry.has_room(self._gpu, size)
+                if room:
+                    self._state(memory=self.held + size)
+            if room is not None:
+                return room
+            time.sleep(_TEARDOWN_POLL_S)
 
     def free(self, size: int) -> None:
         """Free ``size`` bytes."""
-        self.held -= size
-        self._save()
+        self._state(memory=self.held - size)
+
+    @contextlib.contextmanager
+    def driver_call(self) -> Iterator[None]:
+        """State that this process is in a call of the driver, which delays its teardown."""
+        before = self._stated.in_call
+        self._state(in_call=True)
+        try:
+            yield
+        finally:
+            self._state(in_call=before)
 
     def count_work(self, seconds: float, until: float) -> None:
         """Record the seconds of work so far, the last of which ends at ``until``.
 
         A process that never does counts as working all the time.
         """
-        if self._work is None:
-            place = Path(_work_of(str(self._path)))
-            place.write_bytes(bytes(_WORK.size))
-            with place.open("r+b") as file:
-                self._work = mmap.mmap(file.fileno(), _WORK.size)
-        _WORK.pack_into(self._work, 0, seconds, until)
+        self._state(worked_s=seconds, works_until=until)
 
     def close(self) -> None:
         """Leave the GPU."""
-        if self._work is not None:
-            self._work.close()
-        _remove(_work_of(str(self._path)))
+        self._shared.close()
         self._path.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
         own = _own_locks.pop(str(self._lock), None)
         if own is not None:
             os.close(own[1])
 
-    def _save(self) -> None:
-        _write(self._path, {"memory": self.held, "listed_at": self._listed_at})
+    def _state(self, **changes: Any) -> None:
+        """Change what this process states."""
+        self._stated = self._stated._replace(**changes)
+        self._shared[:] = _STATED.pack(*self._stated)  # pack_into would write zeros first
 
 
 def _holder_pid(lock: str) -> int | None:
@@ -319,11 +407,6 @@ def _write_fact(path: Path, text: str | None) -> None:
         path.write_text(text)
 
 
-def _work_of(share: str) -> str:
-    """Compute the path of the file that counts the work of this share."""
-    return share.removesuffix(".share") + ".work"
-
-
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123 - see _shares
         return file.read()
@@ -334,13 +417,11 @@ def _remove(path: str) -> None:
         os.unlink(path)  # noqa: PTH108 - see _shares
 
 
-def _worked(share: str) -> float | None:
+def _worked(stated: _Stated) -> float | None:
     """Compute the seconds of work done by now, or None if they are not counted."""
-    try:
-        seconds, until = map(float, _WORK.unpack(_read(_work_of(share))))
-    except (FileNotFoundError, struct.error):
+    if math.isnan(stated.worked_s):
         return None
-    return seconds - max(0.0, until - time.monotonic())
+    return stated.worked_s - max(0.0, stated.works_until - time.monotonic())
 
 
 def _write(path: Path, body: object) -> None:

@@ -41,16 +41,20 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         allocate: Takes so many bytes of the GPU, or returns False.
+        load: Called before each operation, which it may have to load.
 
     Attributes:
         operations: How many operations there were.
     """
 
-    def __init__(self, allocate: Callable[[int], bool]) -> None:
+    def __init__(
+        self, allocate: Callable[[int], bool], load: Callable[[object], None] = lambda _: None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = 0
         self._suspended = False
         self._allocate = allocate
+        self._load = load
         self._growth_forbidden = False
         #: Of the small and of the large tensors: what lives, and what was taken from the GPU.
         self._living = [0, 0]
@@ -89,6 +93,8 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.cuda.OutOfMemoryError: There is no room for one of them.
         """
         del types
+        if not self._suspended:
+            self._load(func)
         found = func(*args, **(kwargs or {}))
         self.operations += not self._suspended
         for result in found if isinstance(found, tuple | list) else (found,):
@@ -143,10 +149,12 @@ class SimulatedDevice:
         self._uuid = uuid
         self._growth_forbidden = False
         self._busy_until = self._busy = 0.0
-        self._account = TensorAccount(self.membership.allocate)
+        self._account = TensorAccount(self._allocate, self._load)
         self._operations = 0
         self._follows = False
-        if not self.membership.allocate(_SIMULATED_CONTEXT_BYTES):
+        self._module_load_s = registry.timing(uuid).module_load_s
+        self._loaded: set[object] = set()
+        if not self._allocate(_SIMULATED_CONTEXT_BYTES):
             free = format_size(self.free_bytes())
             message = f"a context takes {format_size(_SIMULATED_CONTEXT_BYTES)}, {free} are free"
             raise torch.cuda.OutOfMemoryError(message)
@@ -165,7 +173,7 @@ class SimulatedDevice:
 
     def new_chunk(self, size: int) -> Tensor | None:
         """Take ``size`` bytes of simulated memory, and return a small tensor for them."""
-        if self._growth_forbidden or not self.membership.allocate(size):
+        if self._growth_forbidden or not self._allocate(size):
             return None
         return self._memory(size // SCALE)
 
@@ -181,7 +189,7 @@ class SimulatedDevice:
     @contextmanager
     def borrow(self, size: int) -> Iterator[Tensor]:
         """Take ``size`` bytes of simulated memory for a while."""
-        if not self.membership.allocate(size):
+        if not self._allocate(size):
             message = f"{format_size(size)} do not fit into the simulated memory"
             raise torch.cuda.OutOfMemoryError(message)
         try:
@@ -230,3 +238,15 @@ class SimulatedDevice:
         """Refuse further chunks, and tensors that need more memory than was taken."""
         self._growth_forbidden = True
         self._account.forbid_growth()
+
+    def _allocate(self, size: int) -> bool:
+        """Take simulated memory by a call of the driver."""
+        with self.membership.driver_call():
+            return self.membership.allocate(size)
+
+    def _load(self, operation: object) -> None:
+        """Load the module of an operation before its first use, by a call of the driver."""
+        if operation not in self._loaded:
+            with self.membership.driver_call():
+                time.sleep(self._module_load_s)
+            self._loaded.add(operation)

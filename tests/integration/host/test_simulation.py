@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
-from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+from sentinel.host.simulation import DEFAULT_TOTAL, Registry, Timing, default_folder
 from sentinel.probe.driver import ReadError
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.programs import run_program
+from tests.harness.programs import run_program, started_program
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
@@ -38,9 +42,28 @@ for line in sys.stdin:
             print(member.allocate(int(size)), flush=True)
         case ["give", size]:
             print(member.free(int(size)), flush=True)
+        case ["call"]:
+            call = member.driver_call()
+            print(call.__enter__(), flush=True)
+        case ["return"]:
+            print(call.__exit__(None, None, None), flush=True)
         case ["leave"]:
             print(member.close(), flush=True)
 """
+#: A process on a GPU whose main thread exits alone: it is torn down for as long as a line is
+#: awaited.
+EXITING = """
+import ctypes, sys, threading
+from pathlib import Path
+from sentinel.host.simulation import Registry
+member = Registry(Path(sys.argv[1])).attach(sys.argv[2])
+print(member.allocate(int(sys.argv[3])), flush=True)
+if sys.argv[4] == "in-call":
+    call = member.driver_call()
+    call.__enter__()
+threading.Thread(target=sys.stdin.readline).start()
+ctypes.CDLL(None).syscall(SYS_EXIT, 0)
+""".replace("SYS_EXIT", str({"x86_64": 60, "aarch64": 93}.get(platform.machine())))
 
 
 class Member:
@@ -65,9 +88,12 @@ class Member:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
+    def do(self, line: str) -> str:
+        self.send(line)
+        return self.read_result()
+
     def take(self, size: int) -> bool:
-        self.send(f"take {size}")
-        return self.read_result() == "True"
+        return self.do(f"take {size}") == "True"
 
     def close(self) -> None:
         with self.process:
@@ -193,6 +219,80 @@ def test_the_memory_of_a_killed_process_is_free_as_soon_as_it_is_dead(
     assert registry.attach(gpu.uuid).allocate(DEFAULT_TOTAL)
 
 
+def test_the_memory_of_a_process_killed_in_a_call_of_the_driver_is_free_later(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    registry.set_timing(gpu.uuid, Timing(release_s=3600.0))
+    member = join()
+    assert member.take(DEFAULT_TOTAL - GIB)
+    eventually(lambda: registry.processes(gpu.uuid))
+    member.do("call")
+    os.kill(member.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
+    other = registry.attach(gpu.uuid)
+    assert registry.memory(gpu.uuid).free == GIB
+    assert (registry.processes(gpu.uuid), registry.hidden(gpu.uuid)) == ((), 0)
+    assert registry.work(gpu.uuid) == {}
+    assert other.allocate(GIB)
+    assert not other.allocate(1), "it waits for no teardown that has not begun"
+    registry.set_timing(gpu.uuid, Timing(release_s=0.0))
+    assert other.allocate(DEFAULT_TOTAL - GIB)
+    other.close()
+
+
+def test_no_look_at_the_memory_prolongs_its_release(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    registry.set_timing(gpu.uuid, Timing(release_s=0.2))
+    member = join()
+    assert member.take(GIB)
+    member.do("call")
+    before = time.monotonic()
+    os.kill(member.pid, signal.SIGKILL)
+    eventually(lambda: registry.memory(gpu.uuid).used == 0)
+    assert time.monotonic() >= before + 0.2
+
+
+def test_a_finished_call_of_the_driver_delays_nothing(
+    registry: Registry, gpu: Gpu, join: Callable[[], Member]
+) -> None:
+    registry.set_timing(gpu.uuid, Timing(release_s=3600.0))
+    member = join()
+    assert member.take(GIB)
+    member.do("call")
+    member.do("return")
+    os.kill(member.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, member.pid, os.WEXITED | os.WNOWAIT)
+    assert registry.memory(gpu.uuid).used == 0
+
+
+@pytest.mark.parametrize("place", ["in-call", "outside"])
+def test_an_allocation_waits_for_a_teardown_unless_a_call_of_the_driver_holds_it_up(
+    registry: Registry, gpu: Gpu, place: str
+) -> None:
+    words = (str(registry.folder), gpu.uuid, str(DEFAULT_TOTAL), place)
+    pipe = {"stdin": subprocess.PIPE}
+    with (
+        started_program(sys.executable, "-c", EXITING, *words, **pipe) as exiting,
+        contextlib.closing(registry.attach(gpu.uuid)) as newcomer,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert exiting.stdout is not None
+        assert exiting.stdin is not None
+        assert exiting.stdout.readline() == "True\n"
+        eventually(lambda: psutil.Process(exiting.pid).status() == psutil.STATUS_ZOMBIE)
+        assert registry.memory(gpu.uuid).free == 0
+        if place == "in-call":
+            assert not newcomer.allocate(DEFAULT_TOTAL)
+            return
+        allocation = pool.submit(newcomer.allocate, DEFAULT_TOTAL)
+        with pytest.raises(TimeoutError):
+            allocation.result(0.1)
+        exiting.stdin.write("\n")
+        exiting.stdin.flush()
+        assert allocation.result(TIMEOUT_S)
+
+
 def test_a_stopped_process_keeps_its_memory(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
@@ -292,7 +392,7 @@ def test_memory_is_visible_at_once_and_the_process_after_the_listing_delay(
     assert member.take(GIB)
     assert registry.memory(gpu.uuid).used == GIB
     eventually(lambda: registry.processes(gpu.uuid))
-    assert time.monotonic() - before >= LISTING_DELAY
+    assert time.monotonic() - before >= Timing().listing_s
     (process,) = registry.processes(gpu.uuid)
     assert process.pid == member.pid
     assert process.memory == GIB
@@ -354,18 +454,18 @@ def test_utilisation_is_the_share_counted_by_stressors_or_full_for_other_process
         assert other.allocate(GIB)
         eventually(lambda: driver.utilization(gpu.uuid) == 1.0)
     member.close()
-    assert not list((registry.folder / gpu.uuid).glob("*.work"))
+    assert registry.work(gpu.uuid) == {}
 
 
-def test_the_count_of_a_dead_process_is_removed(
+def test_the_files_of_a_dead_process_are_removed(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
+    folder = registry.folder / gpu.uuid
+    before = set(folder.iterdir())
     member = join()
     assert member.take(10)
-    (share,) = (registry.folder / gpu.uuid).glob("*.share")
-    work = share.with_suffix(".work")
-    work.write_bytes(bytes(16))
-    assert list(registry.work(gpu.uuid).values()) == [0.0]
+    assert list(registry.work(gpu.uuid).values()) == [None]
+    assert len(set(folder.iterdir()) - before) > 1
     member.close()
     eventually(lambda: registry.work(gpu.uuid) == {})
-    assert not work.exists()
+    assert set(folder.iterdir()) - before == {folder / "allocation.lock"}

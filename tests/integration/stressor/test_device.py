@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 from sentinel.errors import ChildExitCode, MemoryContentionError
-from sentinel.host.simulation import Registry
+from sentinel.host.simulation import Membership, Registry, Timing
 from sentinel.protocol.stressor import (
     GROWTH_SLACK_BYTES,
     Announcement,
@@ -24,6 +27,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor.simulated_device import SimulatedDevice, TensorAccount
 from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
+from tests.harness.programs import started_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import RecordingLeaseKeeper, filled, spec_on
@@ -206,6 +210,58 @@ def test_what_a_workload_allocates_before_it_is_ready_is_used_memory(start: Star
     assert child.used() == ready.held + CONTEXT + 1040 * MIB, "52 segments of 20 MiB"
     assert child.wait_for(Progress).iterations
     assert child.stop() == ChildExitCode.DONE
+
+
+#: Takes a chunk, and prints a line when it loads the module of its first operation, for ever.
+LOADING = """
+import sys, time
+from pathlib import Path
+from sentinel.host.simulation import Registry
+from sentinel.stressor.simulated_device import SimulatedDevice
+device = SimulatedDevice(Registry(Path(sys.argv[1])), sys.argv[2])
+chunk = device.new_chunk(2**30)
+device.follow([chunk])
+time.sleep = lambda seconds: (print("loads for", seconds, flush=True), sys.stdin.read())
+chunk.bitwise_not_()
+"""
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_while_it_loads_a_module_keeps_its_memory_for_a_moment(
+    registry: Registry,
+) -> None:
+    (gpu,) = registry.gpus()
+    registry.set_timing(gpu.uuid, Timing(module_load_s=0.5, release_s=3600.0))
+    words = (sys.executable, "-c", LOADING, str(registry.folder), gpu.uuid)
+    with started_program(*words, stdin=subprocess.PIPE) as loading:
+        assert loading.stdout is not None
+        assert loading.stdout.readline() == "loads for 0.5\n"
+    assert registry.memory(gpu.uuid).used == CONTEXT + GIB
+    registry.set_timing(gpu.uuid, Timing(release_s=0.0))
+    assert registry.memory(gpu.uuid).used == 0
+
+
+def test_context_chunks_and_the_first_use_of_an_operation_are_calls_of_the_driver(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def driver_call(membership: Membership) -> AbstractContextManager[None]:
+        calls.append(membership.held)
+        return nullcontext()
+
+    monkeypatch.setattr(Membership, "driver_call", driver_call)
+    device = SimulatedDevice(registry, registry.gpus()[0].uuid)
+    assert calls == [0]
+    chunk = device.new_chunk(GIB)
+    assert chunk is not None
+    assert calls == [0, CONTEXT]
+    for _ in range(2):  # those of one account are known to the next one
+        with TensorAccount(device._allocate, [chunk], device._load):
+            chunk.bitwise_not_()
+            chunk.bitwise_not_()
+    assert calls == [0, CONTEXT, CONTEXT + GIB]
+    device.membership.close()
 
 
 @pytest.mark.long

@@ -60,6 +60,7 @@ def test_the_stat_line_of_this_process_has_its_pid() -> None:
     assert stat.pid == os.getpid()
     assert stat.session == os.getsid(0)
     assert stat.alive
+    assert not stat.exiting
     assert stat == read_stat(os.getpid())
 
 
@@ -93,6 +94,7 @@ def test_a_zombie_is_not_alive() -> None:
         stat = stat_of(process)
         assert stat.state == "Z"
         assert not stat.alive
+        assert stat.exiting
 
 
 def test_a_dead_process_has_no_details() -> None:
