@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -38,6 +39,9 @@ from sentinel.units import format_duration, format_size, parse_duration
 #: 105 ms on an H200: 13 to 19 MiB 100 ms before the big allocation, 40 at -12, 112 at -5, 526 at
 #: its end.
 CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
+#: A slow one keeps growing meanwhile, by so many bytes after so many seconds: on an H200 a context
+#: that was being created never paused for more than 0.14 s.
+_LEAST_GROWTH_BYTES, _LONGEST_PAUSE_S = 2 * 2**20, 0.05
 
 
 @click.command("job")
@@ -101,10 +105,12 @@ class _Report:
 def _grow(membership: simulation.Membership, report: _Report, seconds: float) -> bool:
     """Create a context over this time; return False if there is no memory for it."""
     for size, share in CONTEXT_STEPS:
-        if not membership.allocate(size):
-            report.write("refused", size)
-            return False
-        time.sleep(share * seconds)
+        pauses = max(1, math.ceil(share * seconds / _LONGEST_PAUSE_S))
+        for growth in (size, *[_LEAST_GROWTH_BYTES] * (pauses - 1)):
+            if not membership.allocate(growth):
+                report.write("refused", growth)
+                return False
+            time.sleep(share * seconds / pauses)
     return True
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from sentinel.cli.tools import demo
+from sentinel.host.simulation import Registry
 from tests.harness.timing import TIMEOUT_S
 
 SCRIPT = """
@@ -44,6 +47,27 @@ def test_the_demo_ends_with_the_output_of_its_supervisor() -> None:
             assert silent.poll() is None
         finally:
             silent.kill()
+
+
+@pytest.mark.parametrize("seconds", [0.05, 2.0])
+def test_the_context_of_a_job_never_stops_growing_for_long(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gpu,) = Registry.create(tmp_path, 1).gpus()
+    with contextlib.closing(Registry(tmp_path).attach(gpu.uuid)) as membership:
+        held, pauses = [], []
+
+        def sleep(pause: float) -> None:
+            held.append(membership.held)
+            pauses.append(pause)
+
+        monkeypatch.setattr("time.sleep", sleep)
+        assert demo._grow(membership, demo._Report(gpu, text=True), seconds)
+    assert held == sorted(set(held))
+    assert held[0] == 13 * 2**20
+    assert (len(held) == len(demo.CONTEXT_STEPS)) == (seconds == 0.05)
+    assert max(pauses) <= 0.05
+    assert sum(pauses) == pytest.approx(seconds)
 
 
 @pytest.mark.long
