@@ -21,6 +21,14 @@ from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent
+#: A foreign job on a simulated GPU that has loaded everything, and begins with a line of input.
+LOADED_JOB = """
+import sys
+from sentinel.cli.tools.demo import job_command
+print('{"event": "loaded"}', flush=True)
+sys.stdin.readline()
+job_command()
+"""
 #: What a context takes of a GPU before any data.
 CONTEXT_BYTES = 300 * 2**20
 
@@ -35,10 +43,10 @@ def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def foreign_process(registry: Registry, gpu: int) -> Iterator[None]:
+def foreign_process(registry: Registry, gpu: int, size: int = CONTEXT_BYTES) -> Iterator[None]:
     """Let this process use memory of a simulated GPU, which a sentinel leaves to it meanwhile."""
     with closing(registry.attach(registry.gpus()[gpu].uuid)) as used:
-        used.allocate(CONTEXT_BYTES)
+        used.allocate(size)
         yield
 
 
@@ -52,6 +60,12 @@ class Job:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.pid = process.pid
+
+    def start(self) -> None:
+        """Send the line that some jobs wait for."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def got_memory(self) -> bool:
         """Wait for the result of the allocation; return whether it succeeded."""
@@ -172,8 +186,15 @@ class GpuHost(ABC):
         self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0, within: Sequence[str] = ()
     ) -> Iterator[Job]:
         """Run a foreign job that needs a share of a GPU, optionally ``within`` a namespace."""
+        with self._started([*within, *self.command(gpu, share, stay)]) as job:
+            job.start()
+            yield job
+
+    @contextmanager
+    def _started(self, command: Sequence[str]) -> Iterator[Job]:
+        """Start a foreign job; kill it at the end."""
         process = subprocess.Popen(
-            [*within, *self.command(gpu, share, stay)],
+            command,
             env=self.environment(),
             cwd=ROOT,
             stdin=subprocess.PIPE,
@@ -183,8 +204,6 @@ class GpuHost(ABC):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write("\n")  # for jobs that wait for a line
-            process.stdin.flush()
             yield Job(process)
         finally:
             process.kill()
@@ -241,6 +260,15 @@ class SimulatedHost(GpuHost):
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
         context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
         return [sys.executable, "-m", "sentinel", *job, "--context", context]
+
+    @contextmanager
+    def loaded_job(self, context_s: float) -> Iterator[Job]:
+        """Provide a foreign job that needs 97 % of a GPU, so long after its :meth:`Job.start`."""
+        words = ("--json", "--memory", "97%", "--context", f"{context_s:.2f}s", "--for", "1s")
+        with self._started([sys.executable, "-c", LOADED_JOB, *words]) as job:
+            assert job.process.stdout is not None
+            assert "loaded" in job.process.stdout.readline()
+            yield job
 
     def environment(self, **more: str) -> dict[str, str]:
         # On a busy host, no process can be on time to the millisecond.
