@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -219,8 +220,8 @@ from pathlib import Path
 from sentinel.host.simulation import Registry
 from sentinel.stressor.simulated_device import SimulatedDevice
 device = SimulatedDevice(Registry(Path(sys.argv[1])), sys.argv[2])
+device.follow()
 chunk = device.new_chunk(2**30)
-device.follow([chunk])
 time.sleep = lambda seconds: (print("loads for", seconds, flush=True), sys.stdin.read())
 chunk.bitwise_not_()
 """
@@ -253,13 +254,16 @@ def test_context_chunks_and_the_first_use_of_an_operation_are_calls_of_the_drive
     monkeypatch.setattr(Membership, "driver_call", driver_call)
     device = SimulatedDevice(registry, registry.gpus()[0].uuid)
     assert calls == [0]
-    chunk = device.new_chunk(GIB)
-    assert chunk is not None
-    assert calls == [0, CONTEXT]
-    for _ in range(2):  # those of one account are known to the next one
-        with TensorAccount(device._allocate, [chunk], device._load):
+    account: Any = device._account
+    device.follow()
+    try:
+        chunk = device.new_chunk(GIB)
+        assert chunk is not None
+        assert calls == [0, CONTEXT]
+        for _ in range(3):  # it is loaded once
             chunk.bitwise_not_()
-            chunk.bitwise_not_()
+    finally:
+        account.__exit__(None, None, None)
     assert calls == [0, CONTEXT, CONTEXT + GIB]
     device.membership.close()
 
