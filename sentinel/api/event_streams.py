@@ -17,6 +17,7 @@ from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import Broadcast
 from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ApiSpec, Level
+from sentinel.protocol.places import Places
 from sentinel.protocol.views import GpuView, HostView, LogRecord, Session
 
 #: Bounds of the kept events: how far a client may fall behind.
@@ -24,16 +25,8 @@ MAX_EVENTS = 1000
 MAX_BYTES = 4 * 2**20
 #: Time without an event after which a comment shows that the connection lives.
 HEARTBEAT_S = 15.0
-#: Clients that may follow at once, and those of one user or token below ``own``.
-MAX_SUBSCRIBERS = 64
-MAX_SUBSCRIBERS_OF_USER = 16
-#: The places of each level; the others are kept for higher levels.
-PLACES = {
-    Level.READ: MAX_SUBSCRIBERS - 16,
-    Level.OPERATE: MAX_SUBSCRIBERS - 16,
-    Level.ADMINISTER: MAX_SUBSCRIBERS - 8,
-    Level.OWN: MAX_SUBSCRIBERS,
-}
+#: Clients that may follow at once.
+SUBSCRIBERS = Places(64, "subscribers", "their clients")
 #: The approximate size of one write to a client.
 _CHUNK_BYTES = 64 * 1024
 
@@ -77,12 +70,7 @@ class EventBuffer:
 
     def why_full(self, user: str, level: Level) -> str | None:
         """Explain why a user or token may not follow now, or return None."""
-        if level < Level.OWN and self.subscribers[user] >= MAX_SUBSCRIBERS_OF_USER:
-            return f"This user or token has {MAX_SUBSCRIBERS_OF_USER} subscribers already."
-        if self.subscribers.total() < PLACES[level]:
-            return None
-        kept = f"; {MAX_SUBSCRIBERS - PLACES[level]} more are for higher levels"
-        return f"There are {PLACES[level]} subscribers already{kept * (level < Level.OWN)}."
+        return SUBSCRIBERS.why_none(self.subscribers.elements(), user, level, name=user)
 
     def add(self, event: LoggedEvent) -> None:
         """Keep an event, and drop the oldest ones beyond the bounds."""

@@ -49,13 +49,14 @@ class Caller:
             return self.user
         return f"user {self.uid}" if self.uid is not None else f"a client over {self.via}"
 
-    def may_end(self, begun_by: Caller) -> bool:
-        """Check whether this caller may end what ``begun_by`` has begun.
+    @property
+    def account(self) -> tuple[str, int | None]:
+        """Identify the user; all holders of a token count as one."""
+        return self.via, self.uid
 
-        All holders of a token count as one user.
-        """
-        same = (self.via, self.uid) == (begun_by.via, begun_by.uid)
-        return same or self.level >= Level.ADMINISTER
+    def may_end(self, begun_by: Caller) -> bool:
+        """Check whether this caller may end what ``begun_by`` has begun."""
+        return self.account == begun_by.account or self.level >= Level.ADMINISTER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ class EventStream(StreamingResponse):
         user = request.state.user
         full = event_buffer.why_full(user, request.state.level)
         if full is not None:
-            raise ProblemError(Code.UNAVAILABLE, full)
+            raise ProblemError(Code.UNAVAILABLE, f"{full}.")
         stream = cls(chunks, headers={"cache-control": "no-store"})
         stream._event_buffer, stream._user = event_buffer, user
         # Counted here: the generator starts later, after other requests were admitted.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sentinel.core.state import State
 from sentinel.core.step import Step
 from sentinel.protocol.commands import Caller, Refusal
+from sentinel.protocol.places import Places
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,22 @@ def check_owner(by: Caller, begun_by: Caller, what: str) -> None:
     if not by.may_end(begun_by):
         text = f"{what} belongs to {begun_by}; only that user and an administrator may end it"
         raise RefusedError(Refusal.FORBIDDEN, text)
+
+
+def check_places(
+    places: Places, taken: Iterable[tuple[str, int | None]], by: Caller, why: str = ""
+) -> None:
+    """Refuse a command that takes a place where none is left for its user.
+
+    Args:
+        places: The places.
+        taken: The account of each place that is taken.
+        by: The caller.
+        why: Why a place is needed.
+    """
+    text = places.why_none(taken, by.account, by.level, name=str(by))
+    if text is not None:
+        raise RefusedError(Refusal.CONFLICT, f"{text}; {why}" if why else text)
 
 
 def names_of(state: State, gpus: tuple[str, ...]) -> str:

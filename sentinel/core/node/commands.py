@@ -23,6 +23,7 @@ from sentinel.core.node.command_result import (
     caller_fields,
     check_gpus,
     check_owner,
+    check_places,
     check_seconds,
     names_of,
     not_found,
@@ -54,11 +55,12 @@ from sentinel.protocol.commands import (
     StartSession,
     StopDaemon,
 )
+from sentinel.protocol.places import Places
 from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
 
 #: Limits of all allocations together and of an id: one message lists all of them.
-_MAX_ALLOCATIONS = 128
+_ALLOCATIONS = Places(128, "allocations", "their users and administrators")
 _MAX_ID_LENGTH = 100
 #: An answer lists at most so many ids.
 _MAX_LISTED = 10
@@ -128,10 +130,8 @@ def _check_allocation(state: State, command: Allocate, known: Allocation | None)
     if known is not None:
         text = f"the id {command.id!r} is in use"
         raise RefusedError(Refusal.CONFLICT, text)
-    count = len(_allocations(state))
-    if count >= _MAX_ALLOCATIONS:
-        text = f"there are {count} allocations already, which is the limit"
-        raise RefusedError(Refusal.CONFLICT, text)
+    users = [allocation.by.account for allocation in _allocations(state).values()]
+    check_places(_ALLOCATIONS, users, command.by)
     reserved = reservation_of(state, command.gpu)
     if reserved is not None and reserved.by.uid != command.by.uid:
         text = f"GPU {gpu_state.gpu.index} is reserved for another user: {reserved.reason}"

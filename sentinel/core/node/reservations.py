@@ -25,6 +25,7 @@ from sentinel.core.node.command_result import (
     caller_fields,
     check_gpus,
     check_owner,
+    check_places,
     check_seconds,
     names_of,
     not_found,
@@ -33,13 +34,14 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State, reservation_of
 from sentinel.core.step import Event, Step, gpu_event, upcoming
 from sentinel.protocol.commands import LEASE_S, Caller, CancelReservation, Extend, Refusal, Reserve
+from sentinel.protocol.places import Places
 from sentinel.protocol.views import Reservation
 from sentinel.units import format_indices
 
-#: Limits of all reservations together, of the requests that wait, and of those of one user. Each
-#: tick compares every request that waits with all before it.
+#: The limit of all reservations together.
 _MAX_RESERVATIONS = 256
-MAX_QUEUED, MAX_QUEUED_OF_USER = 48, 32
+#: The limit of the requests that wait: each tick compares every one with all before it.
+QUEUE = Places(48, "requests in the queue", "their users and administrators")
 #: The limit of the characters of a reason.
 _MAX_REASON_LENGTH = 200
 #: An answer lists at most so many allocations.
@@ -92,7 +94,7 @@ def _wish(request: Reservation) -> tuple[object, ...]:
     by = request.by
     process = (by.pid, by.started) if request.bound else None
     wish = (request.named, request.count, request.seconds, request.reason, request.bound)
-    return (*wish, by.via, by.uid, process)
+    return (*wish, by.account, process)
 
 
 def _check_reservation(state: State, command: Reserve) -> None:
@@ -213,11 +215,9 @@ def _waiting(state: State) -> Iterator[Reservation]:
 
 def _enqueue(state: State, request: Reservation, why: str) -> Accepted:
     """Append a valid request for GPUs that are not available, because of ``why``."""
-    users = [(waiting.by.via, waiting.by.uid) for waiting in _waiting(state)]
-    own = users.count((request.by.via, request.by.uid))
-    if len(users) >= MAX_QUEUED or own >= MAX_QUEUED_OF_USER:
-        text = f"{len(users)} requests wait already, {own} of them this user's: {why}"
-        raise RefusedError(Refusal.CONFLICT, text)
+    by = request.by
+    users = [waiting.by.account for waiting in _waiting(state)]
+    check_places(QUEUE, users, by, why)
     step = _with(state, request)
     fields = {
         "id": request.id,
@@ -225,7 +225,7 @@ def _enqueue(state: State, request: Reservation, why: str) -> Accepted:
         "count": request.count,
         "place": len(users) + 1,
         "why": why,
-        "by": caller_fields(request.by),
+        "by": caller_fields(by),
     }
     event = Event(name="reservation.queued", at=request.since, fields=fields)
     text = f"{_answer(step.state, request)}: {why}"

@@ -149,7 +149,7 @@ def _is_started(state: State, command: StartSession) -> bool:
     return (
         there is not None
         and there.suspended is None
-        and (there.by.via, there.by.uid) == (command.by.via, command.by.uid)
+        and there.by.account == command.by.account
         and (there.gpus, there.settings) == (command.gpus, command.settings)
         and (there.until is None) == (command.seconds is None)
     )

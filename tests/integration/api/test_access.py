@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sentinel.api.app import document, make_app
-from sentinel.api.event_streams import MAX_SUBSCRIBERS_OF_USER
+from sentinel.api.event_streams import SUBSCRIBERS
 from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
 from sentinel.host.lookups import look_up
@@ -235,19 +235,19 @@ def followers(api: ApiServer, uid: int, groups: Sequence[int], number: int) -> I
 def test_users_and_tokens_have_a_share_of_the_followers_and_higher_levels_have_places(
     folder: Path,
 ) -> None:
-    share = [200] * MAX_SUBSCRIBERS_OF_USER
+    share = [200] * SUBSCRIBERS.share
     with (
         ApiServer(folder, access=replace(ADMINISTER_ALL, tcp=Level.READ), tcp=True) as api,
         contextlib.ExitStack() as stack,
     ):
         Path(api.path).chmod(0o666)
-        for uid, number in ((STRANGER, 30), (1234, 30), (1235, MAX_SUBSCRIBERS_OF_USER)):
+        for uid, number in ((STRANGER, 30), (1234, 30), (1235, SUBSCRIBERS.share)):
             found = stack.enter_context(followers(api, uid, [], number))
             assert found == share + [503] * (number - len(share))
         assert stack.enter_context(followers(api, 1236, [], 1)) == [503]
         for name in ("token", "token-read"):
             refused = over_tcp(api, "GET", "/v1/watch", name=name)
-            check_problem(refused, 503, "unavailable", "There are 48 subscribers already; 16 more")
+            check_problem(refused, 503, "unavailable", "48 of 64 subscribers are taken, and 16")
         found = stack.enter_context(followers(api, 1237, [GROUP], 10))
         assert found == [200] * 8 + [503] * 2
         assert stack.enter_context(followers(api, 0, [], 10)) == [200] * 8 + [503] * 2
@@ -256,12 +256,14 @@ def test_users_and_tokens_have_a_share_of_the_followers_and_higher_levels_have_p
 def test_all_clients_with_a_token_share_its_followers(folder: Path) -> None:
     with ApiServer(folder, tcp=True) as api, contextlib.ExitStack() as stack:
         token = {"Authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
-        for _ in range(MAX_SUBSCRIBERS_OF_USER):
+        for _ in range(SUBSCRIBERS.share):
             connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
             stack.callback(connection.close)
             connection.request("GET", "/v1/watch", headers=token)
             assert connection.getresponse().status == 200
-        check_problem(over_tcp(api, "GET", "/v1/watch"), 503, "unavailable", "user or token has 16")
+        check_problem(
+            over_tcp(api, "GET", "/v1/watch"), 503, "unavailable", "token has 16 subscribers"
+        )
         check_problem(over_tcp(api, "GET", "/v1/events"), 503, "unavailable")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.api import event_streams as watches
 from sentinel.api.app import HEADERS, PUBLIC_PATHS
-from sentinel.api.event_streams import MAX_SUBSCRIBERS, ChangeFeed, EventBuffer, LoggedEvent
+from sentinel.api.event_streams import SUBSCRIBERS, ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.snapshots import Views
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ApiSpec
@@ -112,7 +112,7 @@ def test_missed_events_are_sent_before_new_ones(api: ApiServer) -> None:
 
 def test_change_feeds_count_as_followers(api: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(MAX_SUBSCRIBERS):
+        for _ in range(SUBSCRIBERS.total):
             stack.enter_context(watching(api))
         assert ask(api, "GET", "/v1/events").status == 503
         assert ask(api, "GET", "/v1/watch").status == 503

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.api import event_streams as pipelines
-from sentinel.api.event_streams import MAX_EVENTS, MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
+from sentinel.api.event_streams import MAX_EVENTS, SUBSCRIBERS, EventBuffer, LoggedEvent
 from sentinel.client import connect
 from sentinel.client.event_stream import EventStream, Follower
 from sentinel.protocol.views import LogRecord
@@ -75,7 +75,7 @@ def test_events_that_left_the_buffer_are_counted(api: ApiServer) -> None:
 
 def test_followers_are_limited_and_a_departure_admits_another(api: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(MAX_SUBSCRIBERS):
+        for _ in range(SUBSCRIBERS.total):
             stack.enter_context(following(api))
         refused = ask(api, "GET", "/v1/events")
         check_problem(refused, 503, "unavailable")
@@ -89,14 +89,14 @@ def test_followers_are_limited_and_a_departure_admits_another(api: ApiServer) ->
 @pytest.mark.long
 def test_concurrent_followers_are_counted_before_their_admission(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api, contextlib.ExitStack() as stack:
-        many = [UnixConnection(api.path) for _ in range(2 * MAX_SUBSCRIBERS)]
+        many = [UnixConnection(api.path) for _ in range(2 * SUBSCRIBERS.total)]
         os.kill(api.child.pid, signal.SIGSTOP)
         for connection in many:
             stack.callback(connection.close)
             connection.request("GET", "/v1/events")
         os.kill(api.child.pid, signal.SIGCONT)
         statuses = Counter(connection.getresponse().status for connection in many)
-    assert statuses == {200: MAX_SUBSCRIBERS, 503: MAX_SUBSCRIBERS}
+    assert statuses == {200: SUBSCRIBERS.total, 503: SUBSCRIBERS.total}
 
 
 def ask_for_events(api: ApiServer) -> int:

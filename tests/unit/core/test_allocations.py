@@ -24,6 +24,7 @@ from sentinel.protocol.commands import (
     Caller,
     CancelAllocation,
     Extend,
+    Level,
     Refusal,
     Reserve,
 )
@@ -207,6 +208,25 @@ def test_allocations_are_limited_by_the_budget() -> None:
     assert send(world, Allocate, **more, size=20 * GIB) is None
 
 
+def test_operators_leave_allocations_for_others_and_for_administrators() -> None:
+    world = held(gpus=2)
+
+    def refusals(uid: int, level: Level, number: int) -> list[str]:
+        by = Caller(via="unix", uid=uid, user=f"user{uid}", pid=uid, started=70, level=level)
+        wishes = [{"id": f"{uid}-{n}", "gpu": f"GPU-{n % 2}", "size": 1} for n in range(number)]
+        replies = [reply_to(world, Allocate, by=by, **wish) for wish in wishes]
+        return [reply.text for reply in replies if reply.refused is Refusal.CONFLICT]
+
+    for uid in (1001, 1002, 1003):
+        (full,) = refusals(uid, Level.OPERATE, 33)
+        assert full.startswith(f"user{uid} has 32 allocations, and the share of each user is 32 of")
+        assert full.endswith("their users and administrators can end some")
+    (full,) = refusals(1004, Level.OPERATE, 1)
+    assert full.startswith("96 of 128 allocations are taken, and 32 places are kept for adm")
+    assert refusals(1005, Level.ADMINISTER, 16) == []
+    assert len(refusals(0, Level.OWN, 17)) == 1
+
+
 @pytest.mark.parametrize(
     ("reserve", "kept"),
     [(2**29, CONTEXT_BYTES), (2 * GIB, 2 * GIB)],
@@ -330,21 +350,12 @@ def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() 
 
 def test_many_small_allocations_do_not_exceed_the_budget() -> None:
     world = held(replace(CALM, budget_limit=10 * GIB))
-    for number in range(50):
+    for number in range(30):
         wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
         assert send(world, Allocate, **wish) is None
     here = world.gpu_state()
-    assert outstanding(here) == CONTEXT_BYTES + 50
+    assert outstanding(here) == CONTEXT_BYTES + 30
     assert allocated_processes(here, (process(5000, 3 * GIB, started=70),)) == {}
-
-
-def test_the_number_of_allocations_is_limited() -> None:
-    world = held(gpus=2)
-    refusals = [
-        send(world, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
-        for number in range(130)
-    ]
-    assert refusals == [None] * 128 + [Refusal.CONFLICT] * 2
 
 
 def test_a_hand_over_beside_an_allocated_process_ends_when_the_stressors_memory_is_back() -> None:

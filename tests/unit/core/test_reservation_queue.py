@@ -14,7 +14,7 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
 from sentinel.core.node import commands, reservations
-from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choose
+from sentinel.core.node.reservations import QUEUE, choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, SendTo, Step, chain
@@ -269,15 +269,26 @@ def test_a_bound_reservation_belongs_to_one_process() -> None:
     assert node.reserve("b", count=1, by=other).gpus, "only a bound one depends on the process"
 
 
-def test_one_user_leaves_room_for_others() -> None:
+def test_operators_leave_room_in_the_queue_for_others_and_for_administrators() -> None:
     node = busy_node()
-    for number in range(MAX_QUEUED_OF_USER):
-        assert node.reserve(f"a{number}", count=1).refused is None
-    full = node.reserve("more", count=1)
-    assert (full.refused, f"{MAX_QUEUED_OF_USER} of them" in full.text) == (Refusal.CONFLICT, True)
-    for number in range(MAX_QUEUED - MAX_QUEUED_OF_USER):
-        assert node.reserve(f"b{number}", count=1, by=BOB).refused is None
-    assert node.reserve("more", count=1, by=BOB).refused is Refusal.CONFLICT
+    share = QUEUE.share
+
+    def wait_as(uid: int, level: Level, number: int) -> list[CommandReply]:
+        by = Caller(via="unix", uid=uid, user=f"user{uid}", level=level)
+        replies = [node.reserve(f"{uid}-{nth}", count=1, by=by) for nth in range(number)]
+        return [reply for reply in replies if reply.refused is not None]
+
+    for uid in (1001, 1002, 1003):
+        (full,) = wait_as(uid, Level.OPERATE, share + 1)
+        assert full.refused is Refusal.CONFLICT
+        assert f"user{uid} has {share} requests in the queue, and the share" in full.text
+        assert "their users and administrators can end some" in full.text
+        assert full.text.endswith("; 0 of 1 GPUs can be reserved: GPUs 0-3 are in use by others")
+    (full,) = wait_as(1004, Level.OPERATE, 1)
+    assert "36 of 48 requests in the queue are taken, and 12 places are kept for adm" in full.text
+    assert wait_as(1005, Level.ADMINISTER, 6) == []
+    assert len(wait_as(0, Level.OWN, 7)) == 1
+    assert len(node.waiting) == QUEUE.total
 
 
 def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None:
