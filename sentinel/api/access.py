@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sentinel.api.bodies import CLOSE, in_format, problem, too_many_connections
+from sentinel.api.bodies import CLOSE, in_format, problem
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular, read_regular
@@ -270,8 +270,9 @@ class AccessMiddleware:
     def _rejection(self, scope: Scope, headers: Headers) -> Response | None:
         """Build the response to a request without access, or None if it has access."""
         peer: Peer = scope["state"]["peer"]
-        if scope["state"]["crowded"]:
-            return too_many_connections()
+        crowded = scope["state"]["crowded"]
+        if crowded is not None:
+            return problem(Code.UNAVAILABLE, crowded)
         if peer.via == "unix":
             return self._below(scope, peer, local_level(peer, self._policy), f"uid {peer.uid}")
         host = headers.get("host", "")
@@ -290,9 +291,10 @@ class AccessMiddleware:
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
-        if not scope["state"]["prove"]():
-            return too_many_connections()
         level, name = max(found)
+        crowded = scope["state"]["prove"](name)
+        if crowded is not None:
+            return problem(Code.UNAVAILABLE, crowded)
         return self._below(scope, peer, level, name)
 
     def _below(self, scope: Scope, peer: Peer, level: Level, user: str) -> Response | None:

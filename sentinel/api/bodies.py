@@ -242,19 +242,15 @@ def problem(
     status: HTTPStatus | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Build a response with a problem."""
+    """Build a response with a problem; a 503 closes its connection, which others may need."""
+    status = status or code.status
+    closes = CLOSE if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     return Response(
         problem_body(code, detail, status),
-        status_code=(status or code.status).value,
-        headers=dict(headers or {}),
+        status_code=status.value,
+        headers={**closes, **(headers or {})},
         media_type=MEDIA_TYPE,
     )
-
-
-def too_many_connections() -> Response:
-    """Build the response to a connection beyond the limit."""
-    why = "There are too many connections; try again in a moment."
-    return problem(Code.UNAVAILABLE, why, headers=CLOSE)
 
 
 #: For paths with errors of another format: their beginning, and what encodes a detail as JSON.

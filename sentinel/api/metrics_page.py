@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sentinel.api.bodies import CLOSE, ProblemError, problem, too_many_connections
+from sentinel.api.bodies import CLOSE, ProblemError, problem
 from sentinel.api.counters import Counters, GpuCounters
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.metric_table import METRICS, Family
@@ -436,8 +436,6 @@ class ScrapeApp:
         await self._respond(scope)(scope, receive, send)
 
     def _respond(self, scope: Scope) -> Response:
-        if scope["state"]["crowded"]:
-            return too_many_connections()
         if scope["path"] != PATH:
             return problem(Code.NOT_FOUND, f"This address serves only {PATH}.", headers=CLOSE)
         if scope["method"] not in {"GET", "HEAD"}:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from sentinel.api.app import document, make_app
+from sentinel.api.connections import LIMITS
 from sentinel.api.event_streams import SUBSCRIBERS
-from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
 from sentinel.host.lookups import look_up
 from sentinel.protocol.commands import AccessPolicy, Configure, Level
@@ -161,7 +161,7 @@ sys.stdin.read()
 @needs_root
 @pytest.mark.parametrize(
     ("number", "status"),
-    [pytest.param(MAX_READERS_OF_USER, 200, marks=pytest.mark.long), (40, 503)],
+    [pytest.param(LIMITS["reader"].share, 200, marks=pytest.mark.long), (40, 503)],
 )
 def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, status: int) -> None:
     with ApiServer(folder) as api:
@@ -178,8 +178,8 @@ def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, statu
 @pytest.mark.parametrize(
     ("groups", "number"),
     [
-        ((), MAX_READERS_OF_USER * 3),
-        pytest.param((GROUP,), MAX_OPERATORS_OF_USER * 3, marks=pytest.mark.long),
+        ((), LIMITS["reader"].share * 3),
+        pytest.param((GROUP,), LIMITS["operator"].share * 3, marks=pytest.mark.long),
     ],
 )
 def test_the_connections_of_one_user_keep_no_other_out(
@@ -265,6 +265,36 @@ def test_all_clients_with_a_token_share_its_followers(folder: Path) -> None:
             over_tcp(api, "GET", "/v1/watch"), 503, "unavailable", "token has 16 subscribers"
         )
         check_problem(over_tcp(api, "GET", "/v1/events"), 503, "unavailable")
+
+
+def test_the_connections_with_one_token_keep_no_other_out(folder: Path) -> None:
+    """All are kept alive, and ask again; one beyond the share is closed with its answer."""
+    share = LIMITS["tcp"].share
+    with ApiServer(folder, tcp=True) as api, contextlib.ExitStack() as stack:
+        token = {"Authorization": f"Bearer {(folder / 'token-read').read_text().strip()}"}
+        kept = []
+        for _ in range(share):
+            one = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+            stack.callback(one.close)
+            kept.append(one)
+
+        def all_ask() -> list[int]:
+            found = []
+            for one in kept:
+                one.request("GET", "/v1/health", headers=token)
+                response = one.getresponse()
+                response.read()
+                found.append(response.status)
+            return found
+
+        assert all_ask() == [200] * share
+        texts = (f"token-read has {share + 1} connections, and its share is {share} of", "close")
+        for _ in range(3):
+            refused = over_tcp(api, name="token-read")
+            check_problem(refused, 503, "unavailable", *texts)
+            assert refused.headers["connection"] == "close"
+            assert over_tcp(api).status == 200
+        assert all_ask() == [200] * share
 
 
 def test_the_levels_of_the_tokens(folder: Path) -> None:

@@ -22,13 +22,10 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from sentinel.api import server as connections
+from sentinel.api import connections
 from sentinel.api.access import peer_of
-from sentinel.api.server import (
-    MAX_TCP_CONNECTIONS,
-    MAX_UNPROVEN,
-    MAX_UNPROVEN_OF_ADDRESS,
-)
+from sentinel.api.connections import LIMITS, MAX_UNPROVEN, MAX_UNPROVEN_OF_ADDRESS
+from sentinel.api.event_streams import SUBSCRIBERS
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
@@ -295,6 +292,22 @@ def test_connections_above_the_limit_are_refused_until_others_close(api: ApiServ
     assert ask(api, "GET", "/v1/health").status == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/health", "/v1/events", "/api/gpu/status/all"])
+def test_a_connection_that_was_answered_503_is_closed(tmp_path: Path, path: str) -> None:
+    api = ApiServer(tmp_path)
+    api.supervisor.sends_no_views = True
+    with api, contextlib.ExitStack() as stack:
+        for _ in range(SUBSCRIBERS.total):
+            one = stack.enter_context(connect(api))
+            one.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert one.recv(15) == b"HTTP/1.1 200 OK"
+        with connect(api) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 2)
+            reply = all_of(connection)
+    assert reply.count(b"HTTP/1.1 503 ") == 1
+    assert b"connection: close" in reply.partition(b"\r\n\r\n")[0].lower()
+
+
 @contextlib.contextmanager
 def flood(port: int, first_bytes: bytes) -> Iterator[None]:
     """Keep more connections open than are allowed, as fast as they are closed."""
@@ -398,7 +411,7 @@ def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) ->
     pausing = {**token(api), "Content-Type": "application/json"}
     with contextlib.ExitStack() as stack:
         stack.callback(api.reset)
-        for _ in range(MAX_TCP_CONNECTIONS):
+        for _ in range(LIMITS["tcp"].share):
             one = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
             stack.callback(one.close)
             one.request("POST", "/v1/pause", json.dumps({"wait_s": TIMEOUT_S}), pausing)
