@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sentinel.api.bodies import CLOSE, in_format, problem
+from sentinel.api.turns import Turns
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular, read_regular
@@ -223,25 +224,25 @@ class AccessMiddleware:
 
     Args:
         app: The application, whose state has the formats of its errors.
-        policy: Who may do what.
         tcp: The configured address, ``host:port``; its name is valid in the Host header.
         tokens: The tokens of TCP clients, each with what its holders may do.
         public: The paths that need no token.
+        turns: The order of the requests.
     """
 
     def __init__(
         self,
         app: FastAPI,
-        policy: AccessPolicy,
         tcp: str | None,
         tokens: Sequence[tuple[TokenFile, Level]],
         public: Collection[str],
+        turns: Turns,
     ) -> None:
         self._app = app
-        self._policy = policy
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
         self._tokens = tokens
         self._public = public
+        self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
@@ -252,6 +253,9 @@ class AccessMiddleware:
             return
         body, rejection = received
         rejection = _ambiguous(scope, headers) or self._rejection(scope, headers) or rejection
+        state = scope["state"]
+        if not await state["take_turn"](self._turns, state["user"], state["level"]):
+            return
         if rejection is not None:
             formats = self._app.state.error_formats
             await in_format(rejection, scope["path"], formats)(scope, receive, send)
@@ -269,12 +273,12 @@ class AccessMiddleware:
 
     def _rejection(self, scope: Scope, headers: Headers) -> Response | None:
         """Build the response to a request without access, or None if it has access."""
-        peer: Peer = scope["state"]["peer"]
-        crowded = scope["state"]["crowded"]
-        if crowded is not None:
-            return problem(Code.UNAVAILABLE, crowded)
+        state = scope["state"]
+        peer: Peer = state["peer"]
+        if state["crowded"] is not None:
+            return problem(Code.UNAVAILABLE, state["crowded"])
         if peer.via == "unix":
-            return self._below(scope, peer, local_level(peer, self._policy), f"uid {peer.uid}")
+            return _below(scope)
         host = headers.get("host", "")
         if not self._is_own_name(host, peer):
             why = f"The host name {host!r} is not accepted: use the listening address or localhost."
@@ -291,19 +295,11 @@ class AccessMiddleware:
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
-        level, name = max(found)
-        crowded = scope["state"]["prove"](name)
+        state["level"], state["user"] = max(found)
+        crowded = state["prove"](state["user"])
         if crowded is not None:
             return problem(Code.UNAVAILABLE, crowded)
-        return self._below(scope, peer, level, name)
-
-    def _below(self, scope: Scope, peer: Peer, level: Level, user: str) -> Response | None:
-        """Store the user and level of a request; reject it if it needs a higher level."""
-        scope["state"] |= {"level": level, "user": user}
-        needed = needed_level(scope["method"], scope["path"])
-        if level >= needed:
-            return None
-        return problem(Code.FORBIDDEN, why_forbidden(peer, level, needed), headers=CLOSE)
+        return _below(scope)
 
     def _is_own_name(self, host: str, peer: Peer) -> bool:
         """Check a Host header: another name that resolves to this address is not accepted."""
@@ -311,6 +307,15 @@ class AccessMiddleware:
         if name in {self._name, peer.address} and name:
             return True
         return name == "localhost" and ipaddress.ip_address(peer.address or "::").is_loopback
+
+
+def _below(scope: Scope) -> Response | None:
+    """Reject a request that needs a higher level, or return None."""
+    peer, level = scope["state"]["peer"], scope["state"]["level"]
+    needed = needed_level(scope["method"], scope["path"])
+    if level >= needed:
+        return None
+    return problem(Code.FORBIDDEN, why_forbidden(peer, level, needed), headers=CLOSE)
 
 
 def _ambiguous(scope: Scope, headers: Headers) -> Response | None:

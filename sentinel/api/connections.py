@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sentinel.api.access import Peer, local_level, peer_of
 from sentinel.api.bodies import MEDIA_TYPE, problem_body
+from sentinel.api.turns import Turns
 from sentinel.protocol.commands import AccessPolicy, Level
 from sentinel.protocol.problem import Code
 
@@ -68,6 +69,8 @@ class Connection(H11Protocol):
     peer: Peer
     #: When it was accepted, by the loop's clock.
     since = 0.0
+    #: The turn that the request waits for, or None if it does not wait.
+    _turn: asyncio.Future[bool] | None = None
     _request_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _close_timer: asyncio.TimerHandle | None = None
@@ -78,6 +81,7 @@ class Connection(H11Protocol):
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined] # of asyncio's own loop
         self.peer = peer_of(transport.get_extra_info("socket"))
         self.since = self.loop.time()
+        level = Level.NONE
         if self.peer.via == "unix":
             level = local_level(self.peer, self.policy)
             operates = "operator" if level >= Level.OPERATE else "reader"
@@ -96,7 +100,14 @@ class Connection(H11Protocol):
         if times > 1:
             transport.abort()
             return
-        self.app_state = {"peer": self.peer, "crowded": why, "prove": self.prove}
+        self.app_state = {
+            "peer": self.peer,
+            "user": self.user,
+            "level": level,
+            "crowded": why,
+            "prove": self.prove,
+            "take_turn": self.take_turn,
+        }
         self._start_request_timer()
 
     def prove(self, token: str) -> str | None:
@@ -108,6 +119,13 @@ class Connection(H11Protocol):
         if times > 1:
             self.transport.abort()
         return why
+
+    async def take_turn(self, turns: Turns, user: str | None, level: Level) -> bool:
+        """Wait for a turn of the request; return False if its client has disconnected."""
+        self._turn = self.loop.create_future()
+        has_turn = await turns.take(user, level, self._turn)
+        self._turn = None
+        return has_turn
 
     def _of_kind(self, kind: str) -> list[Connection]:
         return [
@@ -133,6 +151,10 @@ class Connection(H11Protocol):
         return 0, None
 
     def is_answering(self) -> bool:
+        """Check whether a request has its turn and no complete response yet."""
+        return self.has_request() and self._turn is None
+
+    def has_request(self) -> bool:
         """Check whether a request is complete and its response is not."""
         # Unlike in uvicorn's annotation, it is None before the first request.
         cycle: RequestResponseCycle | None = self.cycle
@@ -154,17 +176,23 @@ class Connection(H11Protocol):
         return self._stall_timer is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timers."""
+        """Cancel all timers, and give up the turn."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(False)
         self._cancel_request_timer()
         if self._close_timer is not None:
             self._close_timer.cancel()
+        self._unset_keepalive_if_required()  # as uvicorn does, but also after an error
         self.resume_writing()
         super().connection_lost(exc)
+        # They refer to this connection, which would stay in memory until a full collection.
+        self.app_state = {}
+        self.scope = self.cycle = None  # type: ignore[assignment]
 
     def handle_events(self) -> None:
         """Process input; stop the timer when the request is complete."""
         super().handle_events()
-        if self.is_answering():
+        if self.has_request():
             self._cancel_request_timer()
 
     def on_response_complete(self) -> None:

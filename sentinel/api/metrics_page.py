@@ -28,6 +28,7 @@ from sentinel.api.counters import Counters, GpuCounters
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.metric_table import METRICS, Family
 from sentinel.api.snapshots import MAX_AGE_S, Views
+from sentinel.api.turns import Turns
 from sentinel.host import verified_store
 from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
@@ -35,7 +36,7 @@ from sentinel.host.procfs import read_usage
 from sentinel.host.regular_file import count_set_aside
 from sentinel.host.timed_file import RESERVATIONS, SESSIONS
 from sentinel.host.verified_store import LastVerdict, StoredWork, proof_of
-from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.commands import ApiSpec, Level
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.problem import Code
 from sentinel.protocol.stressor import FailureKind
@@ -426,14 +427,17 @@ class ScrapeApp:
 
     Args:
         page: The metrics.
+        turns: The order of the requests.
     """
 
-    def __init__(self, page: MetricsPage) -> None:
+    def __init__(self, page: MetricsPage, turns: Turns) -> None:
         self._page = page
+        self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request."""
-        await self._respond(scope)(scope, receive, send)
+        if await scope["state"]["take_turn"](self._turns, None, Level.NONE):
+            await self._respond(scope)(scope, receive, send)
 
     def _respond(self, scope: Scope) -> Response:
         if scope["path"] != PATH:

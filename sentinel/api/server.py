@@ -18,6 +18,7 @@ from sentinel.api.app import PUBLIC_PATHS, make_app
 from sentinel.api.connections import LIMITS, MAX_UNPROVEN, REQUEST_TIMEOUT_S, Connection
 from sentinel.api.context import ApiContext
 from sentinel.api.metrics_page import ScrapeApp
+from sentinel.api.turns import LoopTurns
 from sentinel.errors import WireError
 from sentinel.host.paths import identity
 from sentinel.protocol.codec import MessageStream
@@ -93,14 +94,15 @@ async def _serve(
             server.should_exit = True
 
     context = ApiContext(spec, channel, on_end)
+    turns = LoopTurns()
     middleware = AccessMiddleware(
-        make_app(context), spec.access, spec.tcp, _tokens(context), PUBLIC_PATHS
+        make_app(context), spec.tcp, _tokens(context), PUBLIC_PATHS, turns
     )
     Connection.policy = spec.access
     server = _server(middleware)
     servers, jobs = [server], [server.serve(sockets)]
     if scrape_socket is not None:
-        servers.append(_server(ScrapeApp(context.metrics)))
+        servers.append(_server(ScrapeApp(context.metrics, turns)))
         jobs.append(servers[-1].serve([scrape_socket]))
     background = [
         asyncio.create_task(job)

@@ -16,13 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 
-from sentinel.api import connections
 from sentinel.api.access import peer_of
 from sentinel.api.connections import LIMITS, MAX_UNPROVEN, MAX_UNPROVEN_OF_ADDRESS
 from sentinel.api.event_streams import SUBSCRIBERS
@@ -57,12 +55,6 @@ def connect(api: ApiServer) -> socket.socket:
             time.sleep(0.01)
         else:
             return connection
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not met():  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.01)
 
 
 def all_of(connection: socket.socket) -> bytes:
@@ -138,70 +130,6 @@ def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
     assert b"application/problem+json" in head
     assert json.loads(body)["code"] == code
     assert json.loads(body)["status"] == status
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    path: Path, talk: Callable[..., Awaitable[None]]
-) -> AsyncIterator[uvicorn.Server]:
-    """Serve an application in this process, with the connections of the API."""
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
-    config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve([listening]))
-    await until(lambda: server.started)
-    yield server
-    server.should_exit = server.force_exit = True
-    await task
-
-
-def test_a_client_that_does_not_read_its_response_is_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
-
-    async def talk(_: object, __: object, send: Callable[..., Awaitable[None]]) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for left in reversed(range(100)):
-            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": left > 0})
-
-    async def stall() -> bytes:
-        with socket.socket(socket.AF_UNIX) as client:
-            async with serving(tmp_path / "socket", talk) as server:
-                client.connect(str(tmp_path / "socket"))
-                client.sendall(STATUS + b"\r\n")
-                await until(lambda: bool(server.server_state.connections))
-                await until(lambda: not server.server_state.connections)
-            return all_of(client)
-
-    data = asyncio.run(stall())
-    assert data.startswith(b"HTTP/1.1 200")
-    assert len(data) < 2**20
-
-
-@pytest.mark.parametrize("sent", [b"", b"no request\r\n\r\n"])
-def test_a_client_that_does_not_read_before_the_close_is_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
-
-    async def talk(_: object, __: object, ___: object) -> None: ...
-
-    async def leave() -> None:
-        with socket.socket(socket.AF_UNIX) as client:
-            async with serving(tmp_path / "socket", talk) as server:
-                client.connect(str(tmp_path / "socket"))
-                await until(lambda: bool(server.server_state.connections))
-                (connection,) = server.server_state.connections
-                assert isinstance(connection, connections.Connection)
-                connection.transport.set_write_buffer_limits(high=2**24)
-                connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
-                client.sendall(sent)
-                await until(lambda: not server.server_state.connections)
-
-    asyncio.run(leave())
 
 
 def test_a_client_that_disconnects_during_a_request_leaks_nothing(api: ApiServer) -> None:
