@@ -17,6 +17,7 @@ from sentinel.api.counters import Counters
 from sentinel.api.event_streams import ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.history import History
+from sentinel.api.history_queries import Source
 from sentinel.api.metrics_page import MetricsPage
 from sentinel.api.notifier import ABOUT as NOTIFY_ABOUT
 from sentinel.api.notifier import Notifier
@@ -231,8 +232,27 @@ async def _caller(request: Request) -> Caller:
     return peer.caller(request.state.level)
 
 
+class ClientHistory:
+    """The history for one request, which waits for its user's turn to read it."""
+
+    def __init__(self, request: Request) -> None:
+        context: ApiContext = request.app.state.context
+        state = request.state
+        self._history = context.history
+        self._take = partial(state.take_turn, user=state.user, level=state.level)
+
+    async def query(self, function: Callable[[Source, float], T]) -> T:
+        """Run a query, as :meth:`History.query` does."""
+        return await self._history.query(function, self._take)
+
+
+async def _history(request: Request) -> ClientHistory:
+    return ClientHistory(request)
+
+
 ContextDep = Annotated[ApiContext, Depends(_context)]
 By = Annotated[Caller, Depends(_caller)]
+HistoryDep = Annotated[ClientHistory, Depends(_history)]
 
 
 def problems(*codes: Code) -> dict[int | str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import math
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history_queries import Source
 from sentinel.api.history_recorder import MAX_GAP_S, Batch, Recorder, TimedRecord, Use
 from sentinel.api.history_tables import PAGE_BYTES, InvalidFileError, transaction
+from sentinel.api.turns import Turns
 from sentinel.host.paths import identity
 from sentinel.host.regular_file import set_aside
 from sentinel.protocol.problem import Code
@@ -334,6 +335,7 @@ class History:
         self._report_warning = report_warning
         self._queue: collections.deque[TimedRecord] = collections.deque(maxlen=_MAX_QUEUED)
         self._queued_bytes = 0
+        self._turns = Turns()
         self._thread = ThreadPoolExecutor(1, "history")
         self._thread.submit(int)  # starts the thread: a host without one is known at once
         # Used in the thread only.
@@ -366,19 +368,29 @@ class History:
                 self._report_warning(warning)
             await asyncio.sleep(WRITE_INTERVAL_S)
 
-    async def query(self, function: Callable[[Source, float], T]) -> T:
+    async def query(
+        self,
+        function: Callable[[Source, float], T],
+        take_turn: Callable[[Turns], Awaitable[bool]],
+    ) -> T:
         """Run a query on everything that was added before.
 
         Args:
             function: Called with the database and the time of the monotonic clock.
+            take_turn: Waits for the client's turn to read; False if the client has disconnected.
 
         Raises:
-            ProblemError: The disk is too slow, or even the memory fails.
+            ProblemError: The disk is too slow, or even the memory fails; or there is no client.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_QUERY_TIMEOUT_S):
-                return await loop.run_in_executor(self._thread, self._read, function)
+                if not await take_turn(self._turns):
+                    raise ProblemError(Code.UNAVAILABLE, "The client has disconnected.")
+                try:
+                    return await loop.run_in_executor(self._thread, self._read, function)
+                finally:
+                    self._turns.end()
         except TimeoutError:
             detail = f"The history was not read within {_QUERY_TIMEOUT_S:g} s."
             raise ProblemError(Code.UNAVAILABLE, detail) from None

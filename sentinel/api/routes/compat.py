@@ -15,7 +15,14 @@ from starlette.responses import Response
 
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError, explain
-from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
+from sentinel.api.context import (
+    ApiContext,
+    By,
+    ClientHistory,
+    ContextDep,
+    cancel_on_disconnect,
+    problems,
+)
 from sentinel.api.history_queries import fit_trend
 from sentinel.api.routes import compat_schemas
 from sentinel.api.routes.compat_schemas import Monitoring
@@ -178,7 +185,7 @@ async def read_history(
     found = [
         compat_schemas.past(view, row)
         for view in views
-        for row in await _readings(context, view, size, monitoring)
+        for row in await _readings(request, view, size)
     ]
     found.sort(key=lambda reading: reading.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
@@ -193,7 +200,7 @@ async def read_trend(
 ) -> Data[compat_schemas.Temperature]:
     """Compute the trend of a GPU's temperature over the last minutes."""
     uuid = context.views.one(str(gpu_id)).uuid
-    trend = await _temperature_trend(context, uuid, duration, _monitoring(request))
+    trend = await _temperature_trend(request, uuid, duration)
     return Data(data=compat_schemas.temperature(trend))
 
 
@@ -324,8 +331,7 @@ async def _status(
     """Describe one GPU; the trend is unknown if the history cannot be read."""
     trend = Direction.UNKNOWN
     with contextlib.suppress(ProblemError):
-        fitted = await _temperature_trend(context, view.uuid, _TREND_MINUTES, _monitoring(request))
-        trend = fitted.trend
+        trend = (await _temperature_trend(request, view.uuid, _TREND_MINUTES)).trend
     settings, allocations = build_config(context.settings.given), context.views.host.allocations
     return compat_schemas.status(view, settings, allocations, trend)
 
@@ -336,18 +342,17 @@ def _available(context: ApiContext, gpu: str) -> float:
     return available / compat_schemas.MB
 
 
-async def _readings(
-    context: ApiContext, view: GpuView, limit: int, monitoring: Monitoring
-) -> list[dict[str, Any]]:
+async def _readings(request: Request, view: GpuView, limit: int) -> list[dict[str, Any]]:
     """Read the last readings of a GPU while it was monitored, oldest first.
 
     Raises:
         ProblemError: The history cannot be read.
     """
+    monitoring = _monitoring(request)
     step = monitoring.interval_s
     until = int(time.time())
     since = until - max(_MIN_SPAN_S, 2 * limit * step)
-    rows = await context.history.query(
+    rows = await ClientHistory(request).query(
         lambda source, _: history_queries.readings(source, view.uuid, since, until, step)
     )
     offset = time.time() - time.monotonic()
@@ -358,14 +363,13 @@ async def _readings(
     ][-limit:]
 
 
-async def _temperature_trend(
-    context: ApiContext, uuid: str, minutes: int, monitoring: Monitoring
-) -> TemperatureTrend:
+async def _temperature_trend(request: Request, uuid: str, minutes: int) -> TemperatureTrend:
     """Fit the trend of a GPU's temperature while it was monitored.
 
     Raises:
         ProblemError: The history cannot be read.
     """
-    found = await temperatures(context, uuid, minutes)
+    monitoring = _monitoring(request)
+    found = await temperatures(ClientHistory(request), uuid, minutes)
     included = [(at, degrees) for at, degrees in found if monitoring.includes(at)]
     return fit_trend(included, uuid, minutes)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError
-from sentinel.api.context import ApiContext, ContextDep, problems
+from sentinel.api.context import ApiContext, ClientHistory, ContextDep, HistoryDep, problems
 from sentinel.api.history_queries import (
     encode_events,
     encode_readings,
@@ -46,6 +46,7 @@ Limit = Annotated[int, Query(ge=1, le=_MAX_ROWS, description="The maximum number
 @router.get("/v1/history/readings", responses=_SELECT, response_model=PastReadings)
 async def read_readings(
     context: ContextDep,
+    history: HistoryDep,
     gpu: Gpu,
     since: Since = "1h",
     points: Annotated[
@@ -57,14 +58,14 @@ async def read_readings(
     `step_s` is the time that each summarizes: it grows with the span, and is at least 60 for a span
     above an hour.
     """
-    uuid = await _resolve(context, gpu)
+    uuid = await _resolve(context, history, gpu)
     now = time.time()
     start = int(parse_since(since, now))
     step = history_queries.step_for(now - start, points)
     # The last step ends with the current second.
     until = max(int(now), start + 1)
     start = until - step * (-(-(until - start) // step)) + 1
-    body = await context.history.query(
+    body = await history.query(
         lambda source, _: encode_readings(
             uuid, step, history_queries.readings(source, uuid, start, until, step)
         )
@@ -75,6 +76,7 @@ async def read_readings(
 @router.get("/v1/history/events", responses=_SELECT, response_model=RecordedEvents)
 async def read_events(
     context: ContextDep,
+    history: HistoryDep,
     gpu: Gpu | None = None,
     since: Since = "1d",
     name: Annotated[
@@ -87,10 +89,10 @@ async def read_events(
     limit: Limit = 100,
 ) -> Response:
     """List the last events, oldest first; all but `gpu.status` are kept."""
-    uuid = None if gpu is None else await _resolve(context, gpu)
+    uuid = None if gpu is None else await _resolve(context, history, gpu)
     start = parse_since(since, time.time())
     names = _names(name, kind)
-    body = await context.history.query(
+    body = await history.query(
         lambda source, _: encode_events(history_queries.events(source, uuid, start, names, limit))
     )
     return _json(body)
@@ -98,12 +100,16 @@ async def read_events(
 
 @router.get("/v1/history/usage", responses=_SELECT, response_model=Usage)
 async def read_usage(
-    context: ContextDep, gpu: Gpu | None = None, since: Since = "1d", limit: Limit = _MAX_ROWS
+    context: ContextDep,
+    history: HistoryDep,
+    gpu: Gpu | None = None,
+    since: Since = "1d",
+    limit: Limit = _MAX_ROWS,
 ) -> Response:
     """List the uses of GPUs by processes: stressors as well as foreign processes."""
-    uuid = None if gpu is None else await _resolve(context, gpu)
+    uuid = None if gpu is None else await _resolve(context, history, gpu)
     start = parse_since(since, time.time())
-    body = await context.history.query(
+    body = await history.query(
         lambda source, _: encode_usage(history_queries.uses(source, uuid, start, limit))
     )
     return _json(body)
@@ -113,11 +119,12 @@ async def read_usage(
 async def read_trend(
     selector: str,
     context: ContextDep,
+    history: HistoryDep,
     minutes: Annotated[int, Query(ge=1, le=60, description="How far to look back.")] = 5,
 ) -> TemperatureTrend:
     """Compute the trend of a GPU's temperature from the readings of the last minutes."""
-    uuid = await _resolve(context, selector)
-    trend = fit_trend(await temperatures(context, uuid, minutes), uuid, minutes)
+    uuid = await _resolve(context, history, selector)
+    trend = fit_trend(await temperatures(history, uuid, minutes), uuid, minutes)
     return replace(
         trend,
         average_c=_rounded(trend.average_c),
@@ -125,20 +132,20 @@ async def read_trend(
     )
 
 
-async def temperatures(context: ApiContext, uuid: str, minutes: int) -> list[tuple[int, int]]:
+async def temperatures(history: ClientHistory, uuid: str, minutes: int) -> list[tuple[int, int]]:
     """Read the temperatures of a GPU in the last minutes: monotonic seconds and degrees Celsius.
 
     Raises:
         ProblemError: The history cannot be read.
     """
-    return await context.history.query(
+    return await history.query(
         lambda source, now: history_queries.temperatures(
             source, uuid, now, time.time(), 60 * minutes
         )
     )
 
 
-async def _resolve(context: ApiContext, selector: str) -> str:
+async def _resolve(context: ApiContext, history: ClientHistory, selector: str) -> str:
     """Resolve a selector to the UUID of one GPU; removed GPUs are selected by UUID.
 
     Raises:
@@ -148,9 +155,7 @@ async def _resolve(context: ApiContext, selector: str) -> str:
     try:
         return context.views.one(selector).uuid
     except NoSuchGpuError:
-        if selector in await context.history.query(
-            lambda source, _: history_queries.known_gpus(source)
-        ):
+        if selector in await history.query(lambda source, _: history_queries.known_gpus(source)):
             return selector
         raise
 

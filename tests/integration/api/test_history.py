@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.api.bodies import ProblemError
+from sentinel.api.history import History
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.protocol.commands import Level
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, ApiServer, ask
 from tests.harness.daemon_harness import Daemon
@@ -36,6 +40,40 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.fixture
 def client(api: ApiServer) -> Client:
     return connect(api.path, timeout=TIMEOUT_S)
+
+
+def test_root_reads_the_history_next_and_users_read_it_in_turn() -> None:
+    order: list[str] = []
+
+    async def read() -> None:
+        history = History(Path("none"), None, order.append)
+        loop = asyncio.get_running_loop()
+
+        async def ask_as(user: str, level: Level) -> None:
+            await history.query(
+                lambda _, __: order.append(user),
+                lambda turns: turns.take(user, level, loop.create_future()),
+            )
+
+        readers = [ask_as(user, Level.READ) for user in "aaaaabb"]
+        await asyncio.gather(*readers, ask_as("root", Level.OWN))
+        await history.close()
+
+    asyncio.run(read())
+    assert order == ["a", "root", "a", "b", "a", "b", "a", "a"]
+
+
+def test_a_query_whose_client_has_left_is_not_made() -> None:
+    async def leave() -> None:
+        async def has_left(_: object) -> bool:
+            return False
+
+        history = History(Path("none"), None, lambda _: None)
+        with pytest.raises(ProblemError, match="disconnected"):
+            await history.query(lambda _, __: pytest.fail("made"), has_left)
+        await history.close()
+
+    asyncio.run(leave())
 
 
 def warm(api: ApiServer, *degrees: int) -> None:
