@@ -16,6 +16,8 @@ from sentinel.errors import ConfigError
 _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
     ("false", "no", "off", "0"), False
 )
+#: Whole numbers of messages have 64 bits, with room for what a workload adds to an option.
+_LARGEST = 2**62
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -110,8 +112,8 @@ def _convert(annotation: object, text: str) -> object:
         return _BOOLS[text.lower()]
     if annotation is str:
         return text
-    if annotation is int:
-        return int(text)
+    if annotation is int and abs(whole := int(text)) <= _LARGEST:
+        return whole
     if annotation is float and math.isfinite(number := float(text)):
         return number
     raise ValueError

@@ -30,6 +30,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=vars)  # vars: nested
 _DECODER = json.JSONDecoder()
 
 _TYPE_NAMES = {int: "a whole number", str: "text", bool: "true or false"}
+#: Those of 64 bits: a larger one overflows in any calculation with floats, and in SQLite.
+_INTEGERS = range(-(2**63), 2**63)
 
 
 class DecodeError(ValueError):
@@ -224,18 +226,29 @@ def _scalar(kinds: Sequence[type]) -> _Reader:
     def read_scalar(value: Any) -> Any:
         if type(value) not in kinds:
             raise DecodeError("a number, a text or null")
-        return _float(value) if type(value) is float else value
+        read = {float: _float, int: _integer}.get(type(value))
+        return read(value) if read is not None else value
 
     return read_scalar
 
 
 def _exactly(kind: type) -> _Reader:
+    if kind is int:
+        return _integer
+
     def read_exactly(value: Any) -> Any:
         if type(value) is not kind:
             raise DecodeError(_TYPE_NAMES[kind])
         return value
 
     return read_exactly
+
+
+def _integer(value: Any) -> int:
+    """Read a whole number of 64 bits."""
+    if type(value) is not int or value not in _INTEGERS:
+        raise DecodeError(_TYPE_NAMES[int])
+    return value
 
 
 #: The largest message of a stream, in bytes. The view of 128 GPUs with 128 allocations has 5 MB.

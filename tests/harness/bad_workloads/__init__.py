@@ -241,6 +241,18 @@ def sends_extreme_messages(ctx: WorkloadContext) -> None:
                 channel.send(json.dumps({"type": kind.__name__, **fields}).encode())
 
 
+def sends_huge_numbers(ctx: WorkloadContext) -> None:
+    """Send progress in which only the size of a number is wrong."""
+    from sentinel.protocol.codec import encode
+    from sentinel.protocol.stressor import Progress
+
+    become_ready(ctx)
+    progress = Progress(seconds=1.0, iterations=10**400, flops=0.0, bytes=0.0, checks=0, errors=0)
+    channel = _channel()
+    while ctx.pace():
+        channel.send(encode(progress))
+
+
 def overwrites_shared_memory(ctx: WorkloadContext) -> None:
     """Fill every shared page that this process has with numbers that are no times."""
     become_ready(ctx)

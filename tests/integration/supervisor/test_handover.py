@@ -60,6 +60,7 @@ LYING = (
     "sends_malformed_messages",
     "floods_the_channel",
     "sends_extreme_messages",
+    "sends_huge_numbers",
     "closes_everything",
 )
 
@@ -271,7 +272,8 @@ def is_alive(process: psutil.Process) -> bool:
 @pytest.mark.usefixtures("fake_torch")
 def test_a_stressor_with_a_malformed_message_is_killed(host: GpuHost) -> None:
     for batch in batches(host, LYING):
-        with one_workload_per_gpu(host, batch, "--poll", "200ms") as (sentinel, gpus):
+        flags = ("--poll", "200ms", "--status-every", "1s")
+        with one_workload_per_gpu(host, batch, *flags) as (sentinel, gpus):
             for gpu in gpus.values():
                 eventually(partial(has_ended, sentinel, gpu))
             with host.job(len(gpus) - 1) as newcomer:

@@ -222,6 +222,8 @@ def test_the_names_are_those_of_the_stressor() -> None:
         ("gemm:size=65", "workload gemm: size=65 is not a positive multiple of 64"),
         ("gemm:size=100", "size=100 is not a positive multiple of 64"),
         ("gemm:seeds=0", "seeds=0 is out of range"),
+        (f"gemm:seeds={'9' * 400}", "is not a whole number"),
+        (f"memtest:seed={2**63}", "is not a whole number"),
         ("gemm:dtype=fp4", "is not one of auto, bf16"),
         ("hold:a=1", "workload hold has no option 'a'; it has no options"),
         ("mixed:plan=bf16+fp5", "mixed: there is no 'fp5' in plan='bf16+fp5'"),

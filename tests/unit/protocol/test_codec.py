@@ -42,6 +42,7 @@ ORDERS: tuple[type, ...] = (Lease, FindingAck, Pace, Stop, Watch)
 EVERY_KIND = (*FROM_PROBE, *FROM_CHILD, *ORDERS)
 
 # NVML's numbers are finite and its names short; any such value must work.
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(str, st.text(max_size=40))
 # Every sender has dictionaries; hypothesis would also draw a ChainMap.
@@ -154,8 +155,10 @@ def test_nan_and_infinity_are_refused(field: str, number: str) -> None:
         decode(changed.encode(), [Progress])
 
 
-@pytest.mark.parametrize("value", ["3", 3.0, True, None, [3], {"n": 3}])
-def test_an_integer_is_an_integer(value: object) -> None:
+@pytest.mark.parametrize(
+    "value", ["3", 3.0, True, None, [3], {"n": 3}, 2**63, -(2**63) - 1, 10**400]
+)
+def test_an_integer_is_an_integer_of_64_bits(value: object) -> None:
     with pytest.raises(WireError):
         decode(changed_message(PROGRESS, iterations=value), [Progress])
 
