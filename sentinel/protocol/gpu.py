@@ -140,6 +140,10 @@ class GpuProcess:
     ancestors: tuple[int, ...] | None = None
 
 
+#: A pebibyte, more than any GPU has: a higher figure is no memory.
+MAX_MEMORY_BYTES = 2**50
+
+
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """The memory of one GPU in bytes, without what the driver reserves for itself."""
@@ -151,7 +155,8 @@ class Memory:
     @property
     def plausible(self) -> bool:
         """Whether a GPU can have such memory: used and free are from 0 to total, which is not 0."""
-        return self.total > 0 and all(0 <= part <= self.total for part in (self.used, self.free))
+        possible = 0 < self.total <= MAX_MEMORY_BYTES
+        return possible and all(0 <= part <= self.total for part in (self.used, self.free))
 
 
 @dataclass(frozen=True, kw_only=True)

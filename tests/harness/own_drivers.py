@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,10 +15,16 @@ from setproctitle import getproctitle
 
 from sentinel.drivers import (
     BasicDriver,
+    Driver,
+    DriverError,
     Gpu,
+    GpuLostError,
     GpuProcess,
     Memory,
+    ReadError,
     Telemetry,
+    TooManyProcessesError,
+    Xid,
 )
 from sentinel.host.simulation import Registry
 from sentinel.probe.simulated_driver import SimulatedDriver
@@ -69,6 +77,13 @@ class Returns(Good):
         setattr(self, call, answer)
 
 
+class Unprintable:
+    """An object whose description raises an error."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
 RESULTS: dict[str, Any] = {
     "none": None,
     "dict": {"total": GIB, "used": 0, "free": GIB},
@@ -85,6 +100,48 @@ RESULTS: dict[str, Any] = {
     "kelvin": 310,
     "word": "yes",
     "telemetry": Telemetry(at=time.monotonic(), power_w="much"),  # type: ignore[arg-type]
+    "unprintable": Unprintable(),
+    "nested": functools.reduce(lambda inner, _: [inner], range(100_000), list[Any]()),
+    "digits": 10**5000,
+    "huge": Memory(total=10**400, used=0, free=10**400),
+    "exabytes": Memory(total=2**60, used=0, free=2**60),
+    "huge process": (GpuProcess(pid=7, memory=10**400),),
+    "many": tuple(GpuProcess(pid=pid) for pid in range(1, 200_000)),
+    "terminal": "\x1b[31m",
+    "million": "x" * 10**6,
+    "nul": "/dev/\0",
+    "reasons": Telemetry(at=0.0, reasons=("x" * 1000,) * 1000),
+    "hot": Telemetry(at=0.0, temperature_c=10**400),
+    "percents": Telemetry(at=0.0, utilization=37.0),
+    "surrogate": Telemetry(at=0.0, reasons=("\ud800",)),
+}
+
+
+class NamelessError(ReadError):
+    """An error of a driver without the parts that all others have."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class SilentError(Exception):
+    """An error whose description raises another."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+#: What a call may raise.
+ERRORS: dict[str, BaseException] = {
+    "exits": SystemExit(3),
+    "interrupts": KeyboardInterrupt(),
+    "silent": SilentError(),
+    "bare": DriverError("bare", "no kind of error"),
+    "nameless": NamelessError(),
+    "number": ReadError(5, None),  # type: ignore[arg-type]
+    "long": GpuLostError("x" * 10**6, "no\n\x1b[31m\ud800" * 10**6),
+    "too many": TooManyProcessesError("x"),  # type: ignore[arg-type]
+    "far too many": TooManyProcessesError(10**30),
 }
 
 
@@ -153,3 +210,89 @@ class Counting(SimulatedDriver):
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         self._calls.write(f"processes {uuid}\n")
         return super().processes(uuid)
+
+
+#: How the list of GPUs may change.
+LISTS: dict[str, Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]]] = {
+    "no more": lambda _: (),
+    "others": lambda gpus: tuple(replace(gpu, uuid=f"OWN-{os.urandom(8).hex()}") for gpu in gpus),
+    "swapped": lambda gpus: tuple(replace(gpu, index=1 - gpu.index) for gpu in reversed(gpus)),
+    "first twice": lambda gpus: (gpus[0], *gpus),
+}
+
+
+class Nonsense(SimulatedDriver):
+    """Reads simulated GPUs; calls do what the file ``nonsense`` says.
+
+    Each line has a call, the index of the GPU for which it does so or ``-`` for a call without one,
+    and a result, an error, a list or how it ends the process.
+
+    Args:
+        folder: The folder of the GPUs and of the file.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(Registry(Path(folder)))
+        self._file = Path(folder) / "nonsense"
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name not in vars(Driver):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            what = self._planned(name, arguments)
+            if what in ERRORS:
+                raise ERRORS[what]
+            if what.startswith("ends "):
+                os._exit(int(what.removeprefix("ends ")))
+            if what in RESULTS:
+                return RESULTS[what]
+            result = found(*arguments)
+            return LISTS[what](result) if what in LISTS else result
+
+        return call
+
+    def _planned(self, call: str, arguments: tuple[Any, ...]) -> str:
+        """Look up what a call does; empty if it is the usual."""
+        if not self._file.exists():
+            return ""
+        indices = {gpu.uuid: str(gpu.index) for gpu in self._registry.gpus()}
+        gpu = indices.get(arguments[0], "-") if call not in {"gpus", "open", "version"} else "-"
+        start = f"{call} {gpu} "
+        lines = self._file.read_text().splitlines()
+        return next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
+
+
+class Xids(Good):
+    """Has a source of XIDs that returns or raises something wrong at once.
+
+    Args:
+        what: A result of ``XIDS`` or the name of an error.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def xids(self) -> Any:
+        return RESULTS.get(self._what, self)
+
+    def add(self, uuid: str) -> bool:
+        return uuid == UUIDS[0]
+
+    def wait(self, timeout_s: float) -> Any:
+        if self._what in ERRORS:
+            raise ERRORS[self._what]
+        return XIDS[self._what]
+
+    def close(self) -> None:
+        raise KeyError
+
+
+XIDS: dict[str, Any] = {
+    "at once": None,
+    "of another": Xid(uuid=UUIDS[1], number=79),
+    "a text": "79",
+    "negative number": Xid(uuid=UUIDS[0], number=-1),
+    "digits of a number": Xid(uuid=UUIDS[0], number=10**400),
+}

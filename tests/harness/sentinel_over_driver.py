@@ -6,6 +6,7 @@ simulated one: ``--simulate`` applies to every process but the probe.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import Any
@@ -19,11 +20,14 @@ def main() -> int:
     from sentinel.supervisor import bootstrap, discovery
     from sentinel.supervisor.probe_process import ProbeProcess
 
+    driver = os.environ["OWN_DRIVER"]
+
+    def folder(spec: ProbeSpec) -> str:
+        return spec.driver.options["folder"]
+
     class OwnProbeProcess(ProbeProcess):
         def __init__(self, spec: ProbeSpec) -> None:
-            super().__init__(
-                replace(spec, driver=find_driver(f"own:folder={spec.driver.options['folder']}"))
-            )
+            super().__init__(replace(spec, driver=find_driver(f"{driver}:folder={folder(spec)}")))
 
     discovery.ProbeProcess = OwnProbeProcess  # type: ignore[attr-defined]
 

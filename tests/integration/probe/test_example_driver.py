@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.drivers import DriverGoneError, GpuLostError, GpuProcess, Memory, ReadError
-from sentinel.probe.driver import CheckedDriver
+from sentinel.probe.package_driver import CheckedDriver
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.programs import run_program
 

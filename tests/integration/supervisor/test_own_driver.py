@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.harness.sentinel_process import eventually
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DRIVERS = {
     "own": "own_drivers:Counting",
+    "wrong": "own_drivers:Nonsense",
     "good": "own_drivers:Good",
     "bad": "own_drivers:refuses",
     "hangs": "own_drivers:Hangs",
@@ -49,9 +51,29 @@ def run(simulated: SimulatedHost, package: str, tmp_path: Path) -> Run:
 
 
 class OwnDriverHost(SimulatedHost):
-    """Simulated GPUs that the probe reads through the driver of a package."""
+    """Simulated GPUs that the probe reads through the driver of a package.
+
+    Args:
+        folder: Their folder.
+        driver: The name of the driver.
+    """
 
     module = "sentinel_over_driver"
+
+    def __init__(self, folder: Path, driver: str = "own") -> None:
+        super().__init__(folder)
+        self._driver = driver
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return super().environment(**more) | {"OWN_DRIVER": self._driver}
+
+    @contextmanager
+    def nonsense(self, *lines: str) -> Iterator[None]:
+        """Let calls of the driver ``wrong`` do something else; see ``own_drivers.Nonsense``."""
+        file = self.folder / "nonsense"
+        file.write_text("\n".join(lines))
+        yield
+        file.unlink()
 
 
 FLAGS = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
@@ -85,6 +107,127 @@ def test_a_fault_of_such_a_driver_ends_the_stressor(own: OwnDriverHost) -> None:
         own.registry.inject(own.uuid(), "error")
         sentinel.wait_for("gpu.unknown")
         eventually(own.empty)
+
+
+@pytest.fixture
+def wrong(tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> OwnDriverHost:
+    monkeypatch.setenv("PYTHONPATH", package, prepend=os.pathsep)
+    return OwnDriverHost(tmp_path / "gpus", "wrong")
+
+
+#: What a call does for one GPU, and a part of the reason; None if it says nothing of idleness.
+NONSENSE = {
+    ("memory", "huge"): "driver wrong: memory() returned Memory(total=1000",
+    ("memory", "unprintable"): "driver wrong: memory() returned <Unprintable instance",
+    ("memory", "exits"): "driver wrong: memory() raised SystemExit: 3",
+    ("memory", "long"): "no ?[31m?no",
+    ("memory", "bare"): "no kind of error",
+    ("processes", "many"): "allowed are 10000; raise TooManyProcessesError for more",
+    ("processes", "too many"): "driver wrong: processes() raised TooManyProcessesError",
+    ("telemetry", "reasons"): None,
+    ("telemetry", "hot"): None,
+    ("utilization", "digits"): None,
+}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_nonsense_about_a_gpu_releases_it_with_the_reason_and_no_other(
+    wrong: OwnDriverHost,
+) -> None:
+    lines = [f"{call} {gpu} {what}" for gpu, (call, what) in enumerate(NONSENSE)]
+    reasons = dict(enumerate(NONSENSE.values()))
+    released = [gpu for gpu, reason in reasons.items() if reason]
+    kept = [gpu for gpu in reasons if gpu not in released]
+    with wrong.sentinel(len(lines), *FLAGS, api=True) as sentinel:
+        for gpu in reasons:
+            sentinel.wait_for("stressor.ready", gpu=gpu)
+        with wrong.nonsense(*lines):
+            for gpu in released:
+                assert str(reasons[gpu]) in sentinel.wait_for("gpu.unknown", gpu=gpu)["reason"]
+                eventually(partial(wrong.empty, gpu))
+            with wrong.job(kept[0], stay=0.1) as newcomer:
+                assert newcomer.got_memory()
+            sentinel.wait_for("stressor.ready", gpu=kept[0], count=2)
+            started = [sentinel.names(gpu).count("stressor.starting") for gpu in released]
+            assert set(started) == {1}
+        for gpu in released:
+            sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
+        for gpu in kept:
+            assert not {"gpu.unknown", "stressor.stopped"} & set(sentinel.names(gpu))
+        assert "probe.exited" not in sentinel.names()
+        assert sentinel.stop() == 0
+    assert sentinel.errors == ""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_call_that_ends_the_process_costs_its_gpu_alone(wrong: OwnDriverHost) -> None:
+    with wrong.sentinel(2, *FLAGS) as sentinel:
+        for gpu in (0, 1):
+            sentinel.wait_for("stressor.ready", gpu=gpu)
+        sentinel.wait_for_process("spare probe")
+        with wrong.nonsense("memory 0 ends 3"):
+            exited = sentinel.wait_for("probe.exited")
+            assert (exited["index"], exited["call"], exited["exit_code"]) == (0, "memory", 3)
+            eventually(wrong.empty)
+            sentinel.wait_for("probe.ready")
+            with wrong.job(1, stay=0.1) as newcomer:
+                assert newcomer.got_memory()
+            sentinel.wait_for("stressor.ready", gpu=1, count=2)
+        sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert "crashed in memory" in sentinel.wait_for("gpu.unknown")["reason"]
+        assert "gpu.unknown" not in sentinel.names(1)
+        assert sentinel.names().count("probe.exited") == 1
+    assert sentinel.errors == ""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("change", ["no more", "others", "swapped"])
+def test_a_list_of_gpus_that_changes_costs_no_gpu(wrong: OwnDriverHost, change: str) -> None:
+    """Each probe reads the list once; GPUs are known by their UUID."""
+    with wrong.sentinel(2, *FLAGS) as sentinel:
+        for gpu in (0, 1):
+            sentinel.wait_for("stressor.ready", gpu=gpu)
+        sentinel.wait_for_process("spare probe")
+        with wrong.nonsense(f"gpus - {change}"):
+            sentinel.wait_for_process("probe, reads").kill()
+            sentinel.wait_for("probe.ready")
+            with wrong.job(0, stay=0.1) as newcomer:
+                assert newcomer.got_memory()
+            sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert not {"gpu.unknown", "driver.unavailable"} & set(sentinel.names())
+    assert sentinel.errors == ""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_an_impossible_list_of_gpus_is_named_and_read_again(wrong: OwnDriverHost) -> None:
+    with wrong.sentinel(1, *FLAGS) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        sentinel.wait_for_process("spare probe")
+        with wrong.nonsense("gpus - first twice"):
+            sentinel.wait_for_process("probe, reads").kill()
+            reason = sentinel.wait_for("driver.unavailable")["reason"]
+            assert reason.startswith("driver wrong: gpus() returned (Gpu(")
+            assert reason.endswith("allowed is each uuid once")
+        sentinel.wait_for("probe.ready")
+        with wrong.job(stay=0.1) as newcomer:
+            assert newcomer.got_memory()
+        assert sentinel.stop() == 0
+    assert sentinel.errors == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", ["open", "version", "gpus"])
+def test_a_call_that_ends_the_process_at_the_start_is_named(
+    wrong: OwnDriverHost, call: str
+) -> None:
+    wrong.registry.create(wrong.folder, 1)
+    with wrong.nonsense(f"{call} - ends 0"), wrong.sentinel(1, *FLAGS) as sentinel:
+        assert sentinel.wait_for_exit() == 5
+    assert f"the probe exited with code 0 in {call}() of driver " in sentinel.errors
 
 
 @pytest.mark.long
@@ -135,7 +278,10 @@ def test_an_unusable_driver_ends_the_start_and_names_itself(run: Run) -> None:
 def test_an_unknown_driver_is_refused(run: Run) -> None:
     done = run("run", "--list", "--driver", "godo")
     assert done.returncode == 2
-    assert "there is no driver 'godo'; known are nvml, bad, good, hangs, own, raises" in done.stderr
+    assert (
+        "there is no driver 'godo'; known are nvml, bad, good, hangs, own, raises, wrong"
+        in done.stderr
+    )
 
 
 @pytest.mark.long
