@@ -16,6 +16,7 @@ import threading
 import traceback
 from dataclasses import replace
 
+from sentinel.errors import ChildExitCode
 from sentinel.host.process_setup import (
     PROBE,
     STANDBY,
@@ -25,7 +26,8 @@ from sentinel.host.process_setup import (
     set_process_title,
     setup_child_process,
 )
-from sentinel.probe.driver import Driver, DriverError, DriverGoneError, load_driver
+from sentinel.probe.driver import Driver, DriverError, DriverGoneError
+from sentinel.probe.package_driver import load_driver
 from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
 from sentinel.probe.reader import Publisher, Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
@@ -57,10 +59,11 @@ def run(
 
     It sends an Inventory and then Readings. A spare one sends Standby and waits for Activate before
     that, since loading the driver takes most of a start. Without a driver it sends Unavailable and
-    ends: with exit code 0 at the start, 1 later. It receives Watch messages; before the first one
-    it reads all GPUs at every poll, except for those to be skipped, which it does not call until a
-    Watch names them. It posts the XIDs of GPUs that a Watch has named. A known GPU that is missing
-    is read like the others: its readings report it as lost until it is back.
+    ends, with an exit code of its own: any other shows that a call ended the process. It receives
+    Watch messages; before the first one it reads all GPUs at every poll, except for those to be
+    skipped, which it does not call until a Watch names them. It posts the XIDs of GPUs that a Watch
+    has named. A known GPU that is missing is read like the others: its readings report it as lost
+    until it is back.
 
     Args:
         spec: What to read, and how often.
@@ -146,7 +149,7 @@ def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:
     """Wait until this spare probe becomes the probe; return its specification."""
     data = channel.recv(MAX_DATAGRAM_BYTES)
     if not data:
-        os._exit(0)
+        os._exit(ChildExitCode.ORPHANED)
     activate = decode(data, [Activate])
     set_process_title(_TITLE, PROBE)
     return replace(spec, skip=activate.skip, known=activate.known)
@@ -174,7 +177,7 @@ def _end(publisher: Publisher, error: BaseException) -> None:
         publisher.send_last(ProbeFailed(reason=reason))
     else:
         traceback.print_exception(error)
-    os._exit(1)
+    os._exit(ChildExitCode.FAILED)
 
 
 def _follow_watches(
@@ -187,7 +190,7 @@ def _follow_watches(
         except OSError:
             data = b""
         if not data:
-            os._exit(0)
+            os._exit(ChildExitCode.ORPHANED)
         watch = decode(data, [Watch])
         for reader in readers:
             reader.configure(watch)

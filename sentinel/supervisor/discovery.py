@@ -202,7 +202,9 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: Drive
         if facts is not None and facts.failed is not None:
             raise ConfigError(f"the probe failed: {facts.failed}", "Nothing was started.")
         if facts is not None and facts.exit is not None:
-            raise DriverUnavailableError(f"the probe {format_exit(facts.exit.code)}")
+            calls = [call.name for call in facts.calls]
+            where = f" in {calls[0]}() of driver {driver.name}" if calls else ""
+            raise DriverUnavailableError(f"the probe {format_exit(facts.exit.code)}{where}")
         return facts.inventory if facts is not None else None
 
     inventory = follow_probe(probe, signals, found, DISCOVERY_TIMEOUT_S)

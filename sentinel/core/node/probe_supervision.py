@@ -31,6 +31,7 @@ from sentinel.core.node.serving_processes import (
 from sentinel.core.observation import Call, Observation, ProbeFacts, WatchTimes
 from sentinel.core.state import Probe, State, Suspect, kept_free
 from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
 from sentinel.units import format_exit
@@ -45,9 +46,10 @@ GONE_POLL_S = 0.1
 #: How long a GPU is excluded after a hang or crash, at first and at most, in seconds.
 MIN_EXCLUSION_S = 10.0
 MAX_EXCLUSION_S = 600.0
-#: The exit codes of a crash: SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV. A probe that ends
-#: otherwise was killed or gave up, and its call in flight is not to blame.
-CRASH_CODES = frozenset({-4, -6, -7, -8, -11})
+#: The signals of a crash: SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV. By others it was killed.
+_CRASH_SIGNALS = frozenset({-4, -6, -7, -8, -11})
+#: The exit codes of a probe that gave up or lost its supervisor; other codes are of foreign code.
+_OWN_CODES = frozenset({ChildExitCode.FAILED, ChildExitCode.ORPHANED})
 
 
 def suspected(state: State, uuid: str, now: float) -> bool:
@@ -108,8 +110,9 @@ def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> S
     """Apply the probe's messages and its exit."""
     events: list[Event] = []
     now, due = seen.now, math.inf
-    if facts.failed is not None:
-        probe = replace(probe, failed=facts.failed)
+    why = facts.failed if facts.unavailable is None else facts.unavailable.reason
+    if why is not None:
+        probe = replace(probe, failed=why)
     if facts.inventory is not None:
         # Silence counts from now: initialising the driver may take longer than its limit.
         probe = replace(probe, works=True, worked_at=now, since=now, reason=None)
@@ -137,14 +140,14 @@ def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> S
 
 
 def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[State, Call | None]:
-    """Exclude every GPU with a call in flight when the probe crashed.
+    """Exclude every GPU with a call in flight when the probe crashed, or foreign code ended it.
 
-    Any of them may be the cause, and would crash the next probe as well.
+    Any of them may be the cause, and would end the next probe as well.
 
     Returns:
         The new state, and the latest call in flight, for the event.
     """
-    if code not in CRASH_CODES:
+    if code in _OWN_CODES or (code < 0 and code not in _CRASH_SIGNALS):
         return state, None
     calls = [call for call in facts.calls if call.uuid is not None]
     last = {call.uuid: call for call in sorted(calls, key=lambda call: call.since)}

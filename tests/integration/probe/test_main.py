@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.errors import ChildExitCode
 from sentinel.host.procfs import ancestors_of, own_stat
 from sentinel.host.simulation import Registry
 from sentinel.protocol.codec import encode
@@ -237,7 +238,7 @@ def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
         probe.reading(of(second))
     assert (slot, "memory", began) in probe.inflight_calls.outstanding()
     probe.channel.close()
-    assert probe.wait_for_end() == 0
+    assert probe.wait_for_end() == ChildExitCode.ORPHANED
 
 
 def hung(probe: ProbeHarness) -> tuple[tuple[int, str, float], ...]:
@@ -312,7 +313,7 @@ def test_a_probe_ends_when_its_socket_is_closed(start: Start, *, spare: bool) ->
     probe = start(spare=spare)
     assert isinstance(probe.next_message(), Standby if spare else Inventory)
     probe.channel.close()
-    assert probe.wait_for_end() == 0
+    assert probe.wait_for_end() == ChildExitCode.ORPHANED
 
 
 def test_a_missing_driver_is_reported_and_exits_with_zero(registry: Registry, start: Start) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import ProbeSpec, Unavailable
 from sentinel.protocol.shared_memory import gpu_of
@@ -102,13 +103,13 @@ def test_a_list_that_grew_during_its_copy_is_copied_again(
 def test_an_unloaded_driver_ends_the_probe(
     probe: ProbeHarness, faults: Path, number: int, code: str
 ) -> None:
-    """The probe reports the error and exits with 1, as only a new process can load the driver."""
+    """The probe reports the error and gives up, as only a new process can load the driver."""
     inject(faults, f"memory {number}")
     while isinstance(message := probe.next_message(), Reading):
         pass
     assert isinstance(message, Unavailable)
     assert message.code == code
-    assert probe.wait_for_end() == 1
+    assert probe.wait_for_end() == ChildExitCode.FAILED
 
 
 def test_a_gpu_missing_at_the_start_is_read_once_it_appears(

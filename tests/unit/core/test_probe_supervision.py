@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from sentinel.core.decide import decide
 from sentinel.core.gpu_state import Busy, Pause, Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.core.step import Action, KillProcess, Role
+from sentinel.errors import ChildExitCode
 from sentinel.protocol.commands import Caller
-from sentinel.protocol.probe import Inventory, Watch
+from sentinel.protocol.probe import Inventory, Unavailable, Watch
 from tests.harness.core_scenarios import occupied, times, watched
 from tests.harness.world import World
 
@@ -124,10 +126,15 @@ def crash(world: World, call: Call, code: int) -> None:
     world.probe.exits_with, world.probe.hung = code, call
 
 
-def test_a_call_that_crashes_the_probe_excludes_only_its_gpu() -> None:
+#: The codes with which a probe ends itself.
+OWN_CODES = (ChildExitCode.FAILED, ChildExitCode.ORPHANED)
+
+
+@pytest.mark.parametrize("code", [-11, -6, 0, 1, 3])
+def test_a_call_that_ends_the_probe_excludes_only_its_gpu(code: int) -> None:
     world = occupied(gpus=2)
     call = Call(uuid="GPU-0", name="memory", since=world.now)
-    crash(world, call, code=-11)
+    crash(world, call, code)
     world.run(lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ("GPU-0",)
     (event,) = world.events("probe.exited")
@@ -152,24 +159,25 @@ def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "code", "why"),
+    ("said", "code", "why"),
     [
-        ("see `ulimit -u`", 71, "see `ulimit -u`"),
-        (None, 71, "exited with code 71"),
-        (None, -9, "where memory runs out"),
+        ({"failed": "see `ulimit -u`"}, 71, "see `ulimit -u`"),
+        ({"unavailable": Unavailable(code="driver_wrong", reason="no GPU")}, 0, "no GPU"),
+        ({}, 71, "exited with code 71"),
+        ({}, -9, "where memory runs out"),
     ],
 )
 def test_the_reason_of_the_end_of_a_probe_is_that_of_the_status(
-    failed: str | None, code: int, why: str
+    said: dict[str, Any], code: int, why: str
 ) -> None:
     world = occupied()
-    facts = ProbeFacts(generation=1, failed=failed, exit=ChildExit(code=code, at=world.now))
+    facts = ProbeFacts(generation=1, exit=ChildExit(code=code, at=world.now), **said)
     reason = decide(world.state, Observation(now=world.now, probe=facts)).state.probe.reason
     assert why in str(reason)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "code"), [*(("GPU-0", code) for code in (-9, -15, 0, 1)), (None, -6)]
+    ("gpu", "code"), [*(("GPU-0", code) for code in (-9, -15, *OWN_CODES)), (None, -6)]
 )
 def test_no_gpu_is_excluded_where_the_probe_was_killed_gave_up_or_was_initialised(
     gpu: str | None, code: int
