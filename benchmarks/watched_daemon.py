@@ -18,7 +18,7 @@ import psutil
 from benchmarks.costs import census
 from benchmarks.host_gpus import Card
 from benchmarks.processes import Program, Rig, TooLateError
-from sentinel.cli.display.log_lines import follow
+from sentinel.cli.display.log_reader import follow
 from sentinel.host.log_file import MAX_BYTES, MAX_OLD_FILES
 from sentinel.protocol.stressor import FailureKind
 

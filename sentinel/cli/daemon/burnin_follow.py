@@ -28,7 +28,8 @@ from sentinel.burnin.run_folder import RunFolder, find_run, lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.daemon.burnin_bars import burnin_bars
 from sentinel.cli.display import output
-from sentinel.cli.display.log_lines import follow, log_line
+from sentinel.cli.display.log_lines import log_line
+from sentinel.cli.display.log_reader import follow
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.client import Client, Status, connect

@@ -11,14 +11,8 @@ from pathlib import Path
 import click
 
 from sentinel.cli.display import output
-from sentinel.cli.display.log_lines import (
-    every,
-    follow,
-    format_clock,
-    is_shown,
-    last_lines,
-    readable,
-)
+from sentinel.cli.display.log_lines import format_clock, is_shown, readable
+from sentinel.cli.display.log_reader import every, follow, last_lines
 from sentinel.cli.options import command_options as options
 from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError

@@ -165,7 +165,8 @@ def _logged(log: str | None) -> Iterator[str]:
     """
     if log is None:
         return
-    from sentinel.cli.display.log_lines import is_notable, last_wanted, readable
+    from sentinel.cli.display.log_lines import is_notable, readable
+    from sentinel.cli.display.log_reader import last_wanted
 
     with contextlib.suppress(ConfigError):
         yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))

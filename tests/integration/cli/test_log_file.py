@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,65 @@ def test_a_rotation_loses_and_repeats_no_line_of_a_follower(daemon: Daemon) -> N
                 log.write(line(number))
             follower.send_signal(signal.SIGCONT)
             assert [json.loads(read_line(follower))["number"] for _ in written] == written
+
+
+def rename(log: Path) -> None:
+    """Rotate as logrotate does by default."""
+    log.rename(log.with_name(f"{log.name}-20261128"))
+
+
+def rename_and_create(log: Path) -> None:
+    """Rotate as logrotate does with ``create``."""
+    log.rename(log.with_name(f"{log.name}.1"))
+    log.touch(mode=0o640)
+
+
+def copy_and_truncate(log: Path) -> None:
+    """Rotate as logrotate does with ``copytruncate``."""
+    shutil.copy(log, log.with_name(f"{log.name}.1"))
+    os.truncate(log, 0)
+
+
+def truncate(log: Path) -> None:
+    """Empty the file, as ``: >sentinel.log``."""
+    os.truncate(log, 0)
+
+
+ROTATIONS: dict[str, Callable[[Path], None]] = {
+    "renamed": rename,
+    "renamed and created": rename_and_create,
+    "copied and truncated": copy_and_truncate,
+    "truncated": truncate,
+    "removed": Path.unlink,
+    "renamed again": rename_and_create,
+}
+
+
+@pytest.mark.long
+def test_whatever_rotates_the_log_costs_a_client_no_event(daemon: Daemon) -> None:
+    log = daemon.places.log
+    daemon.start(1)
+    daemon.wait_until_occupied(0)
+    with (
+        daemon.start_command("logs", "-f", "--json", "-n", "1") as follower,
+        daemon.client.events().open() as stream,
+    ):
+        read_line(follower)
+        for how, rotate in ROTATIONS.items():
+            for reason in (f"before it is {how}", f"after it is {how}"):
+                daemon.run("reserve", "--gpus", "0", "--for", "1h", "--reason", reason)
+                assert reason in (event.fields.get("reason") for event in stream)
+                lines = iter(lambda: json.loads(read_line(follower)), None)
+                assert reason in (line.get("reason") for line in lines)
+                daemon.run("reserve", "--cancel", "all")
+                if reason.startswith("before"):
+                    assert "gpu.unreserved" in (event.name for event in stream)
+                    assert "gpu.unreserved" in (line["event"] for line in lines)
+                    rotate(log)
+        assert events(log)
+    recorded = [event.fields.get("reason") for event in daemon.client.recorded_events(since="1h")]
+    for how in ROTATIONS:
+        assert recorded.count(f"after it is {how}") == recorded.count(f"before it is {how}") == 1
 
 
 @pytest.mark.parametrize("text", ["logs/a.log", "a.log"])
