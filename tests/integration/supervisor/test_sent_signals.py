@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.faults import FAULTS
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.preloaded import SignalTrace
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
@@ -115,6 +120,61 @@ def test_a_foreign_job_in_any_disguise_gets_its_memory_and_no_signal(
         assert sentinel.stop() == 0
         assert trace.sent(), "nothing was recorded"
         only_own(trace, sentinel.process.pid)
+
+
+#: Limits the PIDs of a namespace and uses each of them again and again, counted in a file; another
+#: has the PID of the sentinel. Older kernels have one limit for the whole host.
+LIMIT = 450
+FEW_PIDS = f"""
+echo {LIMIT} >/proc/sys/kernel/pid_max || exit 77
+used=0
+while :; do (:); used=$((used + 1)); echo $used >$USED; done &
+"$@" &
+echo $! >$SUPERVISOR
+wait $!
+"""
+_HAS_OWN_LIMIT = tuple(map(int, platform.release().split(".")[:2])) >= (6, 14)
+
+
+@needs_namespaces
+@pytest.mark.skipif(not _HAS_OWN_LIMIT, reason="needs a limit of PIDs for each namespace")
+def test_where_pids_are_used_again_at_once_no_process_is_taken_for_another(
+    simulated: SimulatedHost, trace: SignalTrace, tmp_path: Path
+) -> None:
+    (simulated.folder / "namespace").unlink()  # the simulated host is that of the new namespace
+    supervisor, used = tmp_path / "supervisor", tmp_path / "used"
+    files = {"SUPERVISOR": str(supervisor), "USED": str(used)}
+    environment = {**trace.environment, **files}
+    within = (*OWN_NAMESPACE, "sh", "-c", FEW_PIDS, "sh")
+    flags = (*QUICK, "--workload", "hold")
+    with simulated.sentinel(1, *flags, environment=environment, within=within) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        (init,) = psutil.Process(sentinel.process.pid).children()
+        inside = ("nsenter", "--pid", "--mount", f"--target={init.pid}")
+        for count in range(1, 9):
+            before = count_in(used)
+            with simulated.job(stay=0.1, within=inside) as newcomer:
+                assert newcomer.got_memory()
+            sentinel.wait_for("gpu.handed_over", count=count)
+            sentinel.wait_for("stressor.ready", count=count + 1)
+            if count % 4 == 0:
+                sentinel.wait_for_process("probe, reads").kill()
+            eventually(partial(is_reached, used, before + LIMIT))
+        assert sentinel.names().count("gpu.yielding") == count
+        assert not {"stressor.failed", "gpu.unknown"} & set(sentinel.names())
+        assert sentinel.wait_for("gpu.identity")["complete"]
+        assert trace.sent(), "nothing was recorded"
+        only_own(trace, int(supervisor.read_text()))
+
+
+def count_in(file: Path) -> int:
+    """Read a number; 0 while it is written."""
+    return int(file.read_text() or 0)
+
+
+def is_reached(file: Path, count: int) -> bool:
+    """Check that the number in a file is at least this."""
+    return count_in(file) >= count
 
 
 def only_own(trace: SignalTrace, supervisor: int) -> None:
