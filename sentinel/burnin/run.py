@@ -122,7 +122,7 @@ def record_run(
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
             run = client.start_burnin(
-                work.text, work.gpus, fail_fast=work.fail_fast, bound=True, done=work.done
+                work.text, work.gpus or None, fail_fast=work.fail_fast, bound=True, done=work.done
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
             if request.text is None:  # only now, since a refused run leaves its folder as it was

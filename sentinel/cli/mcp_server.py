@@ -116,7 +116,7 @@ class _Tools:
         the pause is in force nevertheless. Set seconds if possible: a forgotten pause never ends.
         """
         with _as_tool_errors():
-            return _outcome(self._client.pause(gpus or (), seconds=seconds, wait=wait_s))
+            return _outcome(self._client.pause(gpus, seconds=seconds, wait=wait_s))
 
     def resume(self, gpus: _Gpus = None) -> dict[str, Any]:
         """End the pause of GPUs, by any user; sentinel occupies them when they are idle.
@@ -124,7 +124,7 @@ class _Tools:
         Reservations are not affected.
         """
         with _as_tool_errors():
-            return _outcome(self._client.resume(gpus or ()))
+            return _outcome(self._client.resume(gpus))
 
     def reserve(
         self,

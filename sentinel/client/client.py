@@ -203,7 +203,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         return self.fetch(Settings, "GET", "/v1/settings")
 
     def set(
-        self, settings: Mapping[str, str | None], gpus: Gpus = (), *, save: bool = False
+        self, settings: Mapping[str, str | None], gpus: Gpus | None = None, *, save: bool = False
     ) -> Settings:
         """Change single settings and keep all others; unaffected stressors continue.
 
@@ -233,7 +233,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
     def start_burnin(
         self,
         plan: str,
-        gpus: Gpus = (),
+        gpus: Gpus | None = None,
         *,
         fail_fast: bool = False,
         bound: bool = False,
@@ -284,7 +284,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
 
     def pause(
         self,
-        gpus: Gpus = (),
+        gpus: Gpus | None = None,
         *,
         seconds: float | None = None,
         release: bool = False,
@@ -310,7 +310,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         }
         return self._command("/v1/pause", body, wait=wait)
 
-    def resume(self, gpus: Gpus = ()) -> Outcome:
+    def resume(self, gpus: Gpus | None = None) -> Outcome:
         """End the pause of GPUs; the default is all.
 
         Raises:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from sentinel.client.client import Client, Status, connect
+from sentinel.client.requester import Gpus, selectors
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -224,7 +225,7 @@ class Hold:
 
 
 def hold(
-    gpus: Sequence[str | int] | str | int = (),
+    gpus: Gpus | None = None,
     *,
     memory: str = "88%",
     workload: str = "hold",
@@ -246,6 +247,7 @@ def hold(
         flags: Further flags of ``sentinel run``, such as ``("--util", "50%")``.
 
     Raises:
+        ConfigError: ``gpus`` names no GPU.
         SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, if the sentinel did not
             start: another one holds a GPU, or there is no such GPU or no driver.
 
@@ -253,9 +255,9 @@ def hold(
         The context manager, whose block gets the same object.
     """
     command = ["--memory", memory, "--workload", workload]
-    selected = [gpus] if isinstance(gpus, str | int) else gpus
-    if selected:
-        command += ["--gpus", ",".join(map(str, selected))]
+    selected = selectors(gpus)
+    if selected is not None:
+        command += ["--gpus", ",".join(selected)]
     if simulate is not None:
         command += ["--simulate", str(simulate)]
     return Hold([*command, *flags])

@@ -157,10 +157,22 @@ def decode(kind: type[T], response: Mapping[str, Any]) -> T:
         ) from error
 
 
-def selectors(gpus: Gpus) -> list[str] | None:
-    """Convert GPUs into the API's selectors; commas separate several in one text."""
+def selectors(gpus: Gpus | None) -> list[str] | None:
+    """Convert GPUs into the API's selectors; commas separate several in one text.
+
+    Returns:
+        None for None, which is every GPU.
+
+    Raises:
+        ConfigError: No GPU is named: an empty list is no GPU, never all of them.
+    """
+    if gpus is None:
+        return None
     listed = [gpus] if isinstance(gpus, str | int) else gpus
-    return [part.strip() for gpu in listed for part in str(gpu).split(",")] or None
+    found = [part.strip() for gpu in listed for part in str(gpu).split(",")]
+    if not any(found):
+        raise ConfigError(f"gpus: {gpus!r} names no GPU", "Leave it out, or give None, for all.")
+    return found
 
 
 #: The fields that are times, in ISO 8601.

@@ -123,7 +123,7 @@ class SessionVerbs(Verbs):
         """
         body = {
             "name": name,
-            "gpus": selectors(gpus) or [],
+            "gpus": selectors(gpus),
             "settings": dict(settings or {}),
             "seconds": seconds,
         }

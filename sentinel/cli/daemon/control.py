@@ -78,7 +78,7 @@ def pause(
     A GPU is selected by nvidia-smi index or a range of them, UUID or a unique prefix of it, or PCI
     address. Exit code 1 if a GPU is still held after --wait.
     """
-    return options.outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
+    return options.outcome(client.pause(gpus or None, seconds=seconds, release=release, wait=wait))
 
 
 @click.command("resume")
@@ -86,7 +86,7 @@ def pause(
 @options.asks_daemon
 def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     """End the pause of these GPUs, by default all."""
-    return options.outcome(client.resume(gpus))
+    return options.outcome(client.resume(gpus or None))
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def set_(
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
     results, proof = _change_settings(
         client,
-        lambda: [client.set(changes, of, save=save) for changes, of in parts],
+        lambda: [client.set(changes, of or None, save=save) for changes, of in parts],
         {key for changes, _ in parts for key in changes},
         wait,
     )
