@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sentinel.cli.display.output import to_json
 from sentinel.client import Client, Outcome
+from sentinel.config.specs import known_workloads, parse_workload
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol import __version__
 
@@ -57,6 +59,8 @@ def serve(client: Client) -> None:
     Args:
         client: The client of the daemon. Without a daemon, each tool returns an error.
     """
+    # What an agent misspells, or gives as another type, is refused, and never left out.
+    ArgModelBase.model_config |= ConfigDict(extra="forbid", strict=True)
     # At INFO the library logs each call, which the agent logs itself.
     server: MCPServer[Any] = MCPServer(
         "sentinel", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
@@ -200,6 +204,7 @@ class _Tools:
         the other. Set seconds if possible: a session outlives the agent and the daemon.
         """
         with _as_tool_errors():
+            _check_registered(settings)
             got = self._client.start_session(name, gpus, settings, seconds=seconds)
             return dict(to_json(got))
 
@@ -215,6 +220,19 @@ class _Tools:
         """
         with _as_tool_errors():
             return _outcome(self._client.stop_session(name))
+
+
+def _check_registered(settings: dict[str, str]) -> None:
+    """Check that no code is named by its place: what an agent reads may tell it to run some.
+
+    Raises:
+        ConfigError: A workload is named so.
+    """
+    for key, text in settings.items():
+        if key.rpartition(".")[2] == "workload" and ":" in parse_workload(text)[0]:
+            known = ", ".join(known_workloads())
+            what = f"{key}: {text!r} names code by its place"
+            raise ConfigError(what, f"An agent can choose registered workloads: {known}.")
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from sentinel.host.trusted_code import leave_out_untrusted
 from sentinel.probe.driver import (
     Driver,
     DriverError,
@@ -382,6 +383,7 @@ def load_driver(spec: DriverSpec) -> Driver:
 
 def _create(spec: DriverSpec) -> Driver:
     """Import what creates the driver, and call it with the options."""
+    leave_out_untrusted()
     module, _, attribute = spec.target.partition(":")
     create: Any = operator.attrgetter(attribute)(importlib.import_module(module))
     if not callable(create):

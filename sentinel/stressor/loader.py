@@ -30,6 +30,7 @@ from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.config.specs import find_workload, is_built_in, registered
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
+from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
 from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import WorkloadInfo, WorkloadOption
@@ -272,6 +273,12 @@ def load_built_in() -> None:
             _BUILT_IN[entry.name] = entry
 
 
+_TRUST = (
+    "Keep the code where only its user and root can write, or run stressors as the user to whom it"
+    " belongs: --stressor-user."
+)
+
+
 def load_workload(name: str) -> Workload:
     """Import the workload called ``name``.
 
@@ -279,11 +286,13 @@ def load_workload(name: str) -> Workload:
         ConfigError: There is no such workload.
         WorkloadError: The import failed, or the object is not callable.
     """
+    left_out = leave_out_untrusted()
     try:
         if ":" in name:
             place, _, attribute = name.partition(":")
             folder, _, module = place.rpartition("/")
             if folder:
+                _check_code(name, Path(folder), module)
                 sys.path.insert(0, folder)
             found: object = importlib.import_module(module)
             for part in attribute.split("."):
@@ -295,6 +304,8 @@ def load_workload(name: str) -> Workload:
     except ModuleNotFoundError as error:
         missing = name.partition(":")[0].rpartition("/")[2]
         remedy = _FOLDER if f"{missing}.".startswith(f"{error.name}.") else ""
+        if left_out:
+            remedy = f"{'; '.join(left_out)}. {_TRUST}"
         what = f"workload {name} cannot be imported: {describe(error)}"
         raise WorkloadError(what, remedy) from error
     except AttributeError as error:
@@ -309,6 +320,18 @@ def load_workload(name: str) -> Workload:
         what = f"workload {name} is a {type(found).__name__}, which cannot be called"
         raise WorkloadError(what, "Name a function that takes a context, or a class with a `run`.")
     return found
+
+
+def _check_code(name: str, folder: Path, module: str) -> None:
+    """Check that no other user could change the code of a workload.
+
+    Raises:
+        WorkloadError: One could, and would have the rights of this process.
+    """
+    why = why_untrusted_code(folder, module)
+    if why is not None:
+        who = "root" if os.getuid() == 0 else f"uid {os.getuid()}"
+        raise WorkloadError(f"{who} does not import workload {name}: {why}", _TRUST)
 
 
 def describe(error: BaseException) -> str:

@@ -36,6 +36,7 @@ from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
+from sentinel.host.trusted_code import leave_out_untrusted
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.stressor.loader import describe
@@ -166,6 +167,7 @@ def _load(spec: OwnSpec) -> GpuCheck | NodeCheck:
     Raises:
         ConfigError: It is no check, or has another id.
     """
+    leave_out_untrusted()
     module, _, attribute = spec.target.partition(":")
     found: Any = importlib.import_module(module)
     for part in attribute.split("."):

@@ -130,7 +130,8 @@ def test_the_command_line_refuses_it(
     command: click.Command, parameter: click.Parameter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if parameter.callback is None:  # a setting, which is read later
-        words = ["config", "show"] if command.name == "show" else [f"{command.name}", *SIMULATED]
+        offline = ["config", "show", "--offline"]
+        words = offline if command.name == "show" else [f"{command.name}", *SIMULATED]
         assert run_command_line([*words, "--gpus", ""]) == 2
         assert "'' has an empty name in it" in capsys.readouterr().err
         return

@@ -1,0 +1,74 @@
+"""Say which other user could change code that this process is about to import.
+
+Imports run with the rights of this process. So a folder of code must belong to root, to this user,
+or to an owner of the folders above its home, as must every folder above it; and no other user may
+create files in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from sentinel.host.regular_file import why_untrusted
+
+#: The folder of this program: whoever could change that could change this check as well.
+_OWN = Path(__file__).resolve().parents[2]
+
+
+def why_untrusted_code(folder: Path, module: str | None = None) -> str | None:
+    """Say which other user could change what is imported from a folder, or None.
+
+    Args:
+        folder: An absolute path.
+        module: A module of that folder, whose file counts as well.
+    """
+    if (why := why_untrusted(folder)) is not None:
+        return why
+    if _may_all_write(folder):
+        return f"all users may create files in the folder {folder}"
+    for path in _files_of(folder, module) if module is not None else ():
+        if (why := why_untrusted(path)) is not None:
+            return why.replace("the folder ", "")
+        if _may_all_write(path):
+            return f"all users may write {path}"
+    return None
+
+
+def _files_of(folder: Path, module: str) -> list[Path]:
+    """List the file of a module, or its packages with their files."""
+    place, found = folder, []
+    for name in module.split("."):
+        place /= name
+        found += [place, place / "__init__.py", place.with_suffix(".py")]
+    return found
+
+
+def _may_all_write(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IWOTH)
+
+
+def leave_out_untrusted() -> list[str]:
+    """Take the folders out of ``sys.path`` whose code others could change; return why, for each.
+
+    The interpreter's own and that of this program stay: they are imported already.
+    """
+    reasons, kept = [], []
+    for entry in sys.path:
+        folder = Path(entry or os.getcwd()).absolute()  # noqa: PTH109 - as the interpreter does
+        own = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, _OWN)
+        why = None
+        if not any(folder.is_relative_to(place) for place in own):
+            why = why_untrusted_code(folder)
+        if why is None:
+            kept.append(entry)
+        else:
+            reasons.append(f"{folder} is not searched: {why}")
+    sys.path[:] = kept
+    return reasons
