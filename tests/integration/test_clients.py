@@ -237,10 +237,13 @@ async def _be_a_careless_agent(here: Daemon) -> None:
             ("cancel_reservation", {"id": f"{got.structured_content}"}),
             ("status", {"gpu": {"$ref": "#"}}),
             ("pause", {"gpus": [None], "seconds": -1}),
+            ("pause", {"seconds": True}),  # each of these two would pause every GPU
+            ("pause", {"gpuz": [0]}),
             ("stop", {"now": True}),
             ("start_session", {"name": "../x", "gpus": [0], "settings": {}}),
             ("start_session", {"name": "x", "gpus": [], "settings": {}}),
             ("start_session", {"name": "x", "gpus": [0], "settings": {"poll": "1s"}}),
+            ("start_session", {"name": "x", "gpus": [0], "settings": {"workload": "/tmp/x/e:f"}}),
             ("stop_session", {"name": "../reservations"}),
         ]
         for tool, given in wrong:
