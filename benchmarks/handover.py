@@ -18,7 +18,6 @@ from benchmarks.processes import HAS_MPS, HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
 from benchmarks.several_gpus import SeveralGpus
-from benchmarks.start_races import FORMAT_ROUNDS, STARTS, StartRaces
 
 #: The other built-in workloads, and gemm in other dtypes, by the names of their cells.
 OTHERS = {
@@ -74,7 +73,6 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in ("hold", "gemm"):
             race = partial(races.while_it_starts, where, workload)
             yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
-    yield from start_cells(rig, races)
     stopping = partial(races.while_it_stops, "hold")
     yield Cell(name="hold-stopping", rounds=20, seconds=12, run=stopping)
     yield from mps_cells(rig, races)
@@ -109,15 +107,6 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
-
-
-def start_cells(rig: Rig, races: Races) -> Iterator[Cell]:
-    """List the races at random moments of a whole start, half of which have no standby."""
-    for name, (workload, rounds) in STARTS.items():
-        run = partial(StartRaces(rig, races).race, workload)
-        yield Cell(name=f"{name}-starting", rounds=rounds, seconds=15, run=run)
-    formats = StartRaces(rig, races).formats
-    yield Cell(name="formats-starting", rounds=FORMAT_ROUNDS, seconds=15, run=formats)
 
 
 def mps_cells(rig: Rig, races: Races) -> Iterator[Cell]:
