@@ -13,6 +13,7 @@ from functools import partial
 from benchmarks.costs import Costs
 from benchmarks.faults import FAULTS, HUNG, ON_EVERY_GPU, Faults
 from benchmarks.handover_race import Races
+from benchmarks.handover_starts import STARTS, Starts
 from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import HAS_MPS, HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
@@ -32,6 +33,8 @@ OTHERS = {
 #: Newcomers that are loaded at the same time.
 AHEAD = 4
 QUICK = 3
+#: The rounds of starts: most for those that take longest.
+LONGEST_STARTS, START_ROUNDS, OTHER_START_ROUNDS = ("units-starting", "memtest-starting"), 200, 40
 #: The failed rounds after which a cell is skipped: each may cost a minute and a half.
 MAX_FAILURES = 2
 
@@ -48,6 +51,8 @@ class Cell:
     rounds: int
     seconds: float
     run: Callable[[int], list[Record]]
+    #: The rounds of other code do not count.
+    code: str | None = None
 
 
 def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
@@ -69,10 +74,7 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     for name in ("memtest", "mixed"):  # these take most memory besides their chunks before Ready
         race = partial(races.elsewhere, "in-namespace", OTHERS[name])
         yield Cell(name=f"{name}-in-namespace", rounds=5, seconds=15, run=race)
-    for place, where in (("", HOST), ("-in-namespace", PLACES["in-namespace"])):
-        for workload in ("hold", "gemm"):
-            race = partial(races.while_it_starts, where, workload)
-            yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
+    yield from start_cells(rig, races)
     stopping = partial(races.while_it_stops, "hold")
     yield Cell(name="hold-stopping", rounds=20, seconds=12, run=stopping)
     yield from mps_cells(rig, races)
@@ -107,6 +109,17 @@ def race_cells(races: Races, workload: str) -> Iterator[Cell]:
         yield Cell(name="hold-bare-nvidia-smi", rounds=10, seconds=12, run=run)
     run = partial(races.against_floor, "bare", workload)
     yield Cell(name=f"floor-{workload}", rounds=7, seconds=12, run=run)
+
+
+def start_cells(rig: Rig, races: Races) -> Iterator[Cell]:
+    """List the races in starts of stressors."""
+    starts = Starts(rig, races)
+    places = [("", HOST, cell) for cell in STARTS]
+    places += [("-in-namespace", PLACES["in-namespace"], cell) for cell in ("hold", "gemm")]
+    for suffix, place, cell in places:
+        name, race = f"{cell}-starting{suffix}", partial(starts.race, cell, place)
+        rounds = START_ROUNDS if name in LONGEST_STARTS else OTHER_START_ROUNDS
+        yield Cell(name=name, rounds=rounds, seconds=12, run=race, code=starts.code)
 
 
 def mps_cells(rig: Rig, races: Races) -> Iterator[Cell]:
@@ -159,7 +172,7 @@ def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[
 def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: float) -> None:
     """Run the missing rounds of a cell while there is time."""
     failures = 0
-    while (done := results.rounds(cell.name)) < rounds and failures < MAX_FAILURES:
+    while (done := results.rounds(cell.name, cell.code)) < rounds and failures < MAX_FAILURES:
         if time.monotonic() + cell.seconds > deadline:
             print(f"{cell.name}: no time left for round {done + 1}", flush=True)
             return
@@ -198,6 +211,7 @@ def parse() -> argparse.Namespace:
     add_selection(parser, what="cell")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
     parser.add_argument("--rounds", type=int, metavar="N", help="N rounds of each race")
+    parser.add_argument("--code", help="count the starts of this code; default: the last one")
     return parser.parse_args()
 
 
@@ -219,7 +233,7 @@ def main() -> int:
                 if given.rounds and cell.rounds > 1:
                     rounds = given.rounds
                 run_cell(rig, cell, results, rounds, deadline)
-    report = Report(results)
+    report = Report(results, given.code)
     print(report.render())
     for bar in report.failed:
         print(f"missed: {bar}")

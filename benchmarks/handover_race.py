@@ -15,7 +15,6 @@ from benchmarks.processes import (
     PLACES,
     TIMEOUT_S,
     Line,
-    Place,
     Program,
     Rig,
     Sentinel,
@@ -30,10 +29,6 @@ SHARE = 0.97
 _ANSWER = 60.0
 #: The range of random delays between Ready and the newcomer.
 _MOMENTS = (0.0, 1.0)
-#: The same after the first memory of a starting stressor, whose context begins with so many bytes.
-#: From there to Ready takes 0.2 to 0.6 s on an H200.
-_WHILE_IT_STARTS = (0.0, 0.6)
-_BEGUN = 16 * 2**20
 #: The same after the request to stop; the memory is back in half of it.
 _WHILE_IT_STOPS = (0.0, 0.5)
 #: The number of simultaneous clients.
@@ -130,14 +125,14 @@ class Races:
     def elsewhere(self, place: str, workload: str, ahead: int) -> list[Record]:
         """Race a sentinel that, or a newcomer that, sees only its own processes."""
         cards = self._rig.host.cards[:1]
-        self._ask("bare", cards[0])
+        self.ask("bare", cards[0])
         with self._rig.at(PLACES[place]):
             return self._against_sentinel("bare", workload, ahead, cards)
 
     def as_mps_clients(self, workload: str, ahead: int) -> list[Record]:
         """Race clients of an MPS server, one after the other, with one server for all of them."""
         cards = self._rig.host.cards[:1]
-        self._ask("bare", cards[0])
+        self.ask("bare", cards[0])
         alone = self._free["bare"]
         with self._rig.mps(cards[0]) as (place, free), self._rig.at(place):
             self._free["bare"] = free  # the server has its own context
@@ -148,24 +143,6 @@ class Races:
             ]
         self._free["bare"] = alone
         return records
-
-    def while_it_starts(self, place: Place, workload: str, ahead: int) -> list[Record]:
-        """Use an idle GPU while a stressor creates its context, takes its memory or gets ready."""
-        card = self._rig.host.cards[0]
-        self._ask("bare", card)
-        with self._rig.at(place):
-            newcomer = self.newcomer("bare", card, ahead)
-            sentinel = self._rig.sentinel(workload, [card])
-            before = len(sentinel.lines)
-            if sentinel.last_of(card.uuid) != "stressor.starting":
-                sentinel.wait_event("stressor.starting", card.uuid, TIMEOUT_S, before)
-            self._rig.wait_used([card], _BEGUN)
-            time.sleep(random.uniform(*_WHILE_IT_STARTS))
-            newcomer.send_line("go")
-            record = self.outcome("bare", card, newcomer)
-            yielded = sentinel.wait_event("gpu.yielding", card.uuid, 15, before)
-            outcome = self.handover(sentinel, card, before)
-        return [{**record, "workload": workload, "stressor": yielded["stressor"], **outcome}]
 
     def while_it_stops(self, workload: str, ahead: int) -> list[Record]:
         """Use a GPU whose stressor has just been asked to stop, by a pause."""
@@ -198,7 +175,7 @@ class Races:
 
     def _expect(self, kind: str, card: Card, ahead: int) -> int:
         """Have ``ahead`` newcomers loaded; return how many bytes they request."""
-        ask = self._ask(kind, card)
+        ask = self.ask(kind, card)
         self._rig.expect(kind, card, ask, ahead)
         return ask
 
@@ -206,7 +183,7 @@ class Races:
         """Return a newcomer that waits for its start."""
         return self._rig.next_newcomer(kind, card, self._expect(kind, card, ahead))
 
-    def _ask(self, kind: str, card: Card) -> int:
+    def ask(self, kind: str, card: Card) -> int:
         """Return how many bytes to request, as learned by a first newcomer on an empty GPU."""
         if kind not in self._free:
             self._rig.no_sentinel()

@@ -46,6 +46,8 @@ class Host(Protocol):
 
     cards: tuple[Card, ...]
     simulation: str | None
+    #: How many GPUs it has, with those that are not used.
+    count: int
 
     def used(self, uuid: str) -> int:
         """Return the used bytes of a GPU."""
@@ -91,10 +93,10 @@ class RealHost:
 
         self._nvml: Any = pynvml
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
+        self.count = pynvml.nvmlDeviceGetCount()
         self._handles: dict[str, Any] = {}
         cards = []
-        for index in sorted(only) or range(count):
+        for index in sorted(only) or range(self.count):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = pynvml.nvmlDeviceGetUUID(handle)
             self._handles[uuid] = handle
@@ -153,15 +155,18 @@ class SimulatedHost:
     Args:
         folder: The folder of their registry.
         count: Their number.
+        only: The GPUs to use, by index; empty for all.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, only: Collection[int] = ()) -> None:
         self.simulation: str | None = str(folder)
+        self.count = count
         self._registry = Registry.create(folder, count)
         self._driver = SimulatedDriver(self._registry)
         self.cards = tuple(
             Card(uuid=gpu.uuid, index=gpu.index, name=gpu.name, total=gpu.memory_total)
-            for gpu in self._registry.gpus()[:count]
+            for gpu in self._registry.gpus()
+            if gpu.index in (only or range(count))
         )
 
     def used(self, uuid: str) -> int:

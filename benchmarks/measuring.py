@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Protocol, TypeVar
 from benchmarks.host_gpus import Host, RealHost, SimulatedHost
 from benchmarks.processes import Rig
 from benchmarks.results import Results
+from sentinel.host.paths import SIMULATED
 
 
 class Named(Protocol):
@@ -38,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser, *, results: str) -> None:
     parser.add_argument("--results", type=Path, default=Path(results), metavar="FILE")
     parser.add_argument("--table", action="store_true", help="only render the results as tables")
     parser.add_argument(
-        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only these real GPUs"
+        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only these GPUs"
     )
     parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
 
@@ -74,7 +76,8 @@ def host_of(simulate: int, gpus: Collection[int]) -> Iterator[Host]:
         yield RealHost(gpus)
         return
     with tempfile.TemporaryDirectory(prefix="sentinel-benchmark-") as folder:
-        yield SimulatedHost(Path(folder), simulate)
+        # Several processes with a GPU each share the folder of the one that started them.
+        yield SimulatedHost(Path(os.environ.get(SIMULATED, folder)), simulate, gpus)
 
 
 @contextmanager

@@ -8,15 +8,16 @@ monotonic clock; the GPU is the one that CUDA_VISIBLE_DEVICES leaves visible.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from benchmarks.die_with_parent import end_with_parent
 from benchmarks.measured_line import write_line
@@ -24,6 +25,8 @@ from benchmarks.measured_line import write_line
 #: How long, and at what interval, the free memory is watched after the allocation.
 _WATCH = 0.3
 _WATCH_EVERY = 0.02
+#: How long a brief newcomer keeps the memory of a simulated GPU.
+_BRIEF = 0.01
 
 #: CUDA_ERROR_OUT_OF_MEMORY
 _OUT_OF_MEMORY = 2
@@ -100,13 +103,19 @@ def allocate(driver: Driver, number: int, size: int, go: float) -> tuple[Result,
     return result, pointer
 
 
-def bare(size: int, stay: float) -> None:
-    """Run as a bare CUDA program: create a context, read the free memory, allocate once."""
+def bare(size: int, stay: float, *, brief: bool = False) -> None:
+    """Run as a bare CUDA program: create a context, read the free memory, allocate once.
+
+    Args:
+        size: How many bytes to allocate.
+        stay: How many seconds to keep them.
+        brief: Leave at once, without a watch of the free memory.
+    """
     driver = Driver()
     go = wait_for_start()
     driver.do("cuInit", 0)
     result, pointer = allocate(driver, 0, size, go)
-    if stay:
+    if stay or brief:
         write_line(**result)
         time.sleep(stay)
         return
@@ -165,48 +174,56 @@ def with_torch(size: int, stay: float) -> None:
 
 
 def simulated(gpu: str, size: int, stay: float) -> None:
-    """Run sentinel's own test job on a simulated GPU."""
+    """Run sentinel's own test job on a simulated GPU, in this process."""
+    from sentinel.cli.tools.demo import job_command
+
+    command = ["--json", "--gpus", gpu, "--memory", f"{size or 2**20}B", "--for", f"{stay}s"]
     go = wait_for_start()
-    command = ["demo", "job", "--json", "--gpus", gpu, "--memory", f"{size or 2**20}B"]
-    command += ["--for", f"{stay or _WATCH}s"]
-    job = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "benchmarks.die_with_parent"),
-            *(sys.executable, "-m", "sentinel", *command),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert job.stdout is not None
-    first = json.loads(job.stdout.readline())
-    # The start of Python is not the GPU's doing; the job's own clock excludes it.
-    result: Result = {"go": go, "got": first["event"] == "job.got", "memory_s": first["after_s"]}
-    if stay:
-        write_line(**result)
-    job.stdout.read()
-    job.wait()
-    if not stay:
-        write_line(**result)
+    with contextlib.redirect_stdout(_Job(go, sys.stdout)):
+        job_command.main(command, standalone_mode=False)
+
+
+class _Job(io.StringIO):
+    """The standard output of the test job; its first line is the outcome.
+
+    Args:
+        go: The time of the starting line.
+        output: Where the outcome is written.
+    """
+
+    def __init__(self, go: float, output: TextIO) -> None:
+        super().__init__()
+        self._go, self._output = go, output
+
+    def flush(self) -> None:
+        """Write the outcome, once."""
+        first, newline, rest = self.getvalue().partition("\n")
+        if newline and not rest:
+            seen = json.loads(first)
+            got = seen["event"] == "job.got"
+            with contextlib.redirect_stdout(self._output):
+                write_line(go=self._go, got=got, memory_s=seen["at"] - self._go)
 
 
 def main() -> None:
     """Run the selected kind of newcomer."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["bare", "in-turn", "torch", "simulated"])
+    parser.add_argument("kind", choices=["bare", "brief", "in-turn", "torch"])
     parser.add_argument("--ask", type=int, required=True, help="bytes; 0 only looks")
     parser.add_argument("--stay", type=float, default=0.0, help="keep it for so many seconds")
-    parser.add_argument("--gpu", default="0", help="for a simulated one: which GPU")
+    parser.add_argument("--simulated", metavar="GPU", help="of any kind, on this simulated GPU")
     given = parser.parse_args()
     end_with_parent(signal.SIGKILL)
     try:
-        if given.kind == "bare":
-            bare(given.ask, given.stay)
+        if given.simulated is not None:
+            least = _BRIEF if given.kind == "brief" else _WATCH
+            simulated(given.simulated, given.ask, given.stay or least)
         elif given.kind == "in-turn":
             in_turn(given.ask)
         elif given.kind == "torch":
             with_torch(given.ask, given.stay)
         else:
-            simulated(given.gpu, given.ask, given.stay)
+            bare(given.ask, given.stay, brief=given.kind == "brief")
     except RuntimeError as error:
         write_line(go=0.0, got=False, error=str(error))
     os._exit(0)

@@ -239,12 +239,12 @@ class Rig:
 
     def _environment(self, cards: Sequence[Card]) -> Line:
         # A private socket: benchmarks run side by side, and the host may have a daemon.
-        plain = {"SENTINEL_CONFIG": os.devnull, "SENTINEL_SOCKET": self.socket}
+        variables = {"SENTINEL_CONFIG": os.devnull, "SENTINEL_SOCKET": self.socket}
         if self.host.simulation is not None:
-            return {**plain, "SENTINEL_SIM_DIR": self.host.simulation}
-        if not cards:
-            return plain
-        return {**plain, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+            variables["SENTINEL_SIM_DIR"] = self.host.simulation
+        if cards:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards)
+        return variables
 
     def reset(self) -> None:
         """End all processes: sentinel by a request, as users do, then the rest at once."""
@@ -294,9 +294,9 @@ class Rig:
 
     def newcomer(self, kind: str, card: Card, ask: int, stay: float = 0.0) -> Program:
         """Start one newcomer."""
+        arguments = ["--ask", str(ask), "--stay", str(stay)]
         if self.host.simulation is not None:
-            kind = "simulated"
-        arguments = ["--ask", str(ask), "--gpu", str(card.index), "--stay", str(stay)]
+            arguments += ["--simulated", str(card.index)]
         within = self._place.newcomer
         return self.start("benchmarks.newcomer", kind, *arguments, cards=[card], within=within)
 
@@ -330,7 +330,7 @@ class Rig:
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
         command += flags
         if self.host.simulation is not None:
-            command += ["--simulate", str(len(self.host.cards))]
+            command += ["--simulate", str(self.host.count)]
         started = Sentinel(command, self._environment(cards), self._errors)
         self._keep(started)
         self._sentinel = (wanted, started)

@@ -42,10 +42,13 @@ class Report:
 
     Args:
         results: The measurements.
+        code: The code whose starts are counted; the default is that of the last one.
     """
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: Results, code: str | None = None) -> None:
         self._results = results
+        codes = [record["code"] for record in results.records if "code" in record]
+        self._code = code or (codes[-1] if codes else None)
         self.failed: list[str] = []
 
     def render(self) -> str:
@@ -53,6 +56,7 @@ class Report:
         sections = (
             ("Machine", partial(machine_line, self._results)),
             ("Who got the memory", self._handovers),
+            (f"In starts, by the code {self._code}", self._starts),
             ("From the first growth of memory to the kill", self._margins),
             ("What it costs the newcomer", self._newcomer_cost),
             ("What sentinel costs", self._own_cost),
@@ -72,6 +76,8 @@ class Report:
         names = dict.fromkeys(str(record["cell"]) for record in self._results.records)
         for name in names:
             records = [record for record in self._results.of(name) if "got" in record]
+            if any("code" in record for record in records):  # the others are of older code
+                records = [record for record in records if record.get("code") == self._code]
             if records:
                 yield name, records
 
@@ -98,6 +104,35 @@ class Report:
         head = [
             *("who holds the GPU", "newcomer", "got 97 %", "all free at first look"),
             *("grew afterwards, worst", "time to memory, median / worst", "bar: all, at once"),
+        ]
+        return markdown(head, rows)
+
+    def _starts(self) -> str:
+        rows = []
+        for name, every in self._races():
+            records = [record for record in every if "code" in record]
+            if not records:
+                continue
+            cold = [record for record in records if record["cold"]]
+            warm = [record for record in records if not record["cold"]]
+            ended = [r["exit_s"] - r["kill_s"] for r in records if r.get("kill_s") is not None]
+            rows.append(
+                [
+                    name,
+                    *(
+                        f"{sum(bool(r['got']) for r in part)} of {len(part)}"
+                        for part in (warm, cold)
+                    ),
+                    str(sum(record["stressor"] == "STARTING" for record in records)),
+                    *(_seconds([r["ready_s"] for r in part]) for part in (warm, cold)),
+                    _spread(ended),
+                    _spread([r["context_s"] for r in records if "context_s" in r]),
+                ]
+            )
+        head = [
+            *("who holds the GPU", "got it, warm", "cold", "met in the start"),
+            *("start to Ready, warm", "cold", "kill to exit, median / worst"),
+            "context, median / worst",
         ]
         return markdown(head, rows)
 
@@ -257,6 +292,10 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms"
+
+
+def _seconds(durations: Sequence[float]) -> str:
+    return f"{median(durations):.2f} s" if durations else "-"
 
 
 def _growth_to_request(record: Record) -> float:

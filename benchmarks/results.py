@@ -25,27 +25,45 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records: list[Record] = []
-        text = path.read_text() if path.exists() else ""
-        for line in text.splitlines():
-            # An interrupted run may have left half a line.
+        self._read = 0
+        self.refresh()
+        if path.exists() and self._read < path.stat().st_size:
+            self._append(b"\n")  # an interrupted run has left half a line
+
+    def refresh(self) -> None:
+        """Read the records that this or another process has appended."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        for line in whole.splitlines():
             with contextlib.suppress(ValueError):
                 self.records.append(json.loads(line))
-        if text and not text.endswith("\n"):
-            with path.open("a") as file:
-                file.write("\n")
 
     def add(self, record: Mapping[str, object]) -> None:
         """Append a record and flush it to the disk."""
-        self.records.append(dict(record))
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+        self._append(json.dumps(record).encode() + b"\n")
+        self.refresh()
+
+    def _append(self, line: bytes) -> None:
+        # In one write: several processes may share the file.
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line)
             os.fsync(file.fileno())
 
     def of(self, cell: str) -> list[Record]:
         """Return the records of a cell, in their order."""
         return [record for record in self.records if record["cell"] == cell]
 
-    def rounds(self, cell: str) -> int:
-        """Return the number of finished rounds of a cell."""
-        return len({record["round"] for record in self.of(cell)})
+    def rounds(self, cell: str, code: str | None = None) -> int:
+        """Return the number of finished rounds of a cell, by all processes.
+
+        Args:
+            cell: The name of the cell.
+            code: Count only the records of this code.
+        """
+        self.refresh()
+        records = [one for one in self.of(cell) if code is None or one.get("code") == code]
+        return len({(one.get("lane"), one["round"]) for one in records})

@@ -70,7 +70,7 @@ class Startup:
         sentinel = self.rig.sentinel(self.workload, [card], *flags)
         sentinel.wait_held([card.uuid])
         if "--standby=off" not in flags:
-            _wait_prepared(sentinel)
+            wait_prepared(sentinel)
         before = len(sentinel.lines)
         newcomer.send_line("go")
         sentinel.wait_event("gpu.yielding", card.uuid, 20, before)
@@ -140,7 +140,7 @@ class Startup:
         began = time.monotonic()
         sentinel = self.rig.sentinel(self.workload, cards)
         launched = [at - began for at in _all_ready(sentinel, cards, 0)]
-        _wait_prepared(sentinel)
+        wait_prepared(sentinel)
         before = len(sentinel.lines)
         for newcomer in newcomers:
             newcomer.send_line("go")
@@ -187,7 +187,7 @@ def _all_ready(sentinel: Sentinel, cards: Sequence[Card], before: int) -> list[f
     ]
 
 
-def _wait_prepared(sentinel: Sentinel) -> None:
+def wait_prepared(sentinel: Sentinel) -> None:
     """Wait until the standby stressor has loaded everything."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until:
