@@ -14,6 +14,7 @@ from benchmarks.costs import Costs
 from benchmarks.faults import FAULTS, HUNG, ON_EVERY_GPU, Faults
 from benchmarks.handover_race import Races
 from benchmarks.handover_starts import STARTS, Starts
+from benchmarks.lanes import run_lanes
 from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import HAS_MPS, HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
@@ -169,6 +170,28 @@ def measured(rig: Rig, run: Callable[[], list[Record]]) -> Callable[[int], list[
     return alone
 
 
+def measure(given: argparse.Namespace, results: Results) -> None:
+    """Run the missing rounds of the selected cells, or list all cells."""
+    deadline = time.monotonic() + given.budget
+    with rig_of(given, given.rearm) as rig:
+        every = list(cells(rig, quick=given.quick))
+        if given.list:
+            print("\n".join(f"{cell.name}: {cell.rounds}" for cell in every))
+            return
+        plan = selected(every, given.only)
+        if given.lane is None:
+            add_machine(results, rig.host)
+        if given.lanes and given.lane is None:
+            run_lanes(rig.host, "benchmarks.handover", sys.argv[1:])
+            results.refresh()
+            return
+        for cell in plan:
+            rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
+            if given.rounds and cell.rounds > 1:
+                rounds = given.rounds
+            run_cell(rig, cell, results, rounds, deadline)
+
+
 def run_cell(rig: Rig, cell: Cell, results: Results, rounds: int, deadline: float) -> None:
     """Run the missing rounds of a cell while there is time."""
     failures = 0
@@ -211,6 +234,8 @@ def parse() -> argparse.Namespace:
     add_selection(parser, what="cell")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
     parser.add_argument("--rounds", type=int, metavar="N", help="N rounds of each race")
+    parser.add_argument("--lanes", action="store_true", help="a process for each GPU, side by side")
+    parser.add_argument("--lane", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--code", help="count the starts of this code; default: the last one")
     return parser.parse_args()
 
@@ -218,21 +243,11 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run the missing rounds and print the tables; return 1 if a bar was missed."""
     given = parse()
-    results = Results(given.results)
+    results = Results(given.results, lane=given.lane)
     if not given.table:
-        deadline = time.monotonic() + given.budget
-        with rig_of(given, given.rearm) as rig:
-            every = list(cells(rig, quick=given.quick))
-            if given.list:
-                print("\n".join(f"{cell.name}: {cell.rounds}" for cell in every))
-                return 0
-            plan = selected(every, given.only)
-            add_machine(results, rig.host)
-            for cell in plan:
-                rounds = min(QUICK, cell.rounds) if given.quick else cell.rounds
-                if given.rounds and cell.rounds > 1:
-                    rounds = given.rounds
-                run_cell(rig, cell, results, rounds, deadline)
+        measure(given, results)
+    if given.list or given.lane is not None:
+        return 0
     report = Report(results, given.code)
     print(report.render())
     for bar in report.failed:

@@ -20,10 +20,12 @@ class Results:
 
     Args:
         path: The file; created by the first record.
+        lane: The number of this process, if several write to the file side by side.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lane: int | None = None) -> None:
         self.path = path
+        self._lane = {} if lane is None else {"lane": lane}
         self.records: list[Record] = []
         self._read = 0
         self.refresh()
@@ -44,7 +46,7 @@ class Results:
 
     def add(self, record: Mapping[str, object]) -> None:
         """Append a record and flush it to the disk."""
-        self._append(json.dumps(record).encode() + b"\n")
+        self._append(json.dumps({**record, **self._lane}).encode() + b"\n")
         self.refresh()
 
     def _append(self, line: bytes) -> None:
