@@ -21,6 +21,7 @@ PATHS = (
     "core/gpu_step.py",
     "core/lifecycle.py",
     "core/newcomer.py",
+    "core/start_memory.py",
     "core/occupancy.py",
     "core/teardown.py",
     "supervisor/child_process.py",
