@@ -26,7 +26,7 @@ FEATURES: Mapping[str, str] = {
     "metrics": "api/metric* api/counters.py",
     "`top`": "cli/tui/*",
     "doctor, install-unit, demo": "*doctor* *install_unit* cli/tools/demo.py",
-    "drivers: NVML and those of packages": "probe/nvml* probe/driver.py probe/package_driver.py drivers.py",
+    "drivers: NVML and those of packages": "probe/nvml* probe/*driver.py drivers.py",
     "history": "*history*",
     "Python client: monitor, hold, callbacks": "client/* __init__.py",
     "burn-in of many hosts, with Slurm or ClusterShell": "fleet/* *fleet*",

@@ -356,9 +356,13 @@ def _is_memory_used(gpu_state: GpuState, reading: Reading | None) -> bool:
 
 
 def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step[GpuState]:
-    """Count a failure; pause before the next start, or mark the GPU FATAL."""
+    """Count a failure; pause before the next start, or mark the GPU FATAL.
+
+    What the host refuses is no fault of the workload, however often it does.
+    """
     reason, kind = failed.reason, failed.kind.value
-    failures = (*(at for at in gpu_state.failures if now - at < HOUR_S), now)
+    failures = tuple(at for at in gpu_state.failures if now - at < HOUR_S)
+    failures += () if failed.kind is FailureKind.SPAWN else (now,)
     streak, pause = _next_pause(gpu_state, stopping)
     gpu_state = replace(gpu_state, failures=failures, last_failure=reason, streak=streak)
     permanent = failed.kind in PERMANENT_FAILURES

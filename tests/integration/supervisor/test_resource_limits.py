@@ -63,31 +63,43 @@ def of_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
         yield host
 
 
-def test_the_refusal_of_a_process_is_one_event_and_is_retried(of_user: SimulatedHost) -> None:
-    with of_user.sentinel(1, *QUICK, api=True, within=AS_USER) as sentinel:
+def test_while_processes_are_refused_what_is_held_is_yielded_and_all_are_retried(
+    of_user: SimulatedHost,
+) -> None:
+    """The API process, a stressor, and then both probes; newcomers come without any of them."""
+    with of_user.sentinel(2, *QUICK, api=True, within=AS_USER) as sentinel:
         pid = sentinel.process.pid
-        sentinel.wait_for("stressor.ready")
+        for gpu in (0, 1):
+            sentinel.wait_for("stressor.ready", gpu=gpu)
         sentinel.wait_for("service.ready")
-        eventually(lambda: len(sentinel.children()) >= 5)  # with the spare probe and the tracker
+        eventually(lambda: len(sentinel.children()) >= 6)  # with the spare probe and the tracker
         limit_processes(pid, 1)
 
         kill(sentinel, "api, answers")
         wait_for_refusal(sentinel, "service.failed")
-        kill(sentinel, "keeps idle GPU")
+        take_memory(of_user, gpu=1)
         wait_for_refusal(sentinel, "stressor.failed")
         kill(sentinel, "spare probe")
         kill(sentinel, "probe, reads")
         wait_for_refusal(sentinel, "probe.exited")
+        take_memory(of_user, gpu=0)
+        assert "stressor.fatal" not in sentinel.names()
 
         counts = {name: sentinel.names().count(name) for name in ("service.ready", "probe.ready")}
         limit_processes(pid, None)
         for name, count in counts.items():
             sentinel.wait_for(name, count=count + 1)
-        sentinel.wait_for("stressor.ready", count=2)
-        with of_user.job(within=AS_USER) as newcomer:
-            assert newcomer.got_memory()
+        for gpu in (0, 1):
+            sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
         assert sentinel.stop() == 0
     assert sentinel.errors == ""
+
+
+def take_memory(host: SimulatedHost, gpu: int) -> None:
+    """Be a newcomer that gets its memory and goes."""
+    with host.job(gpu, stay=0.1, within=AS_USER) as newcomer:
+        assert newcomer.got_memory()
+        newcomer.wait_for_exit()
 
 
 @pytest.mark.parametrize("number", [1, 3, 6])

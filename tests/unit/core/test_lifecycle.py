@@ -85,6 +85,18 @@ def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     assert len(world.spawner.started) == 10
 
 
+def test_a_host_that_refuses_a_process_for_an_hour_makes_no_gpu_fatal() -> None:
+    world = World(tick=0.5)
+    for count in range(1, 21):
+        world.run(started(world, count), within=400)
+        world.fail(kind=FailureKind.SPAWN, reason="see `ulimit -u`")
+        world.run_for(1)
+        assert isinstance(world.gpu_state().stressor, Backoff)
+    (*_, last) = world.events("stressor.failed")
+    assert (last.fields["pause_s"], last.fields["failures"]) == (300, 0)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running), within=400)
+
+
 def test_a_permanent_failure_is_fatal_and_on_all_gpus_it_ends_the_daemon() -> None:
     world = World(gpus=2)
     world.run(started(world, 2))
