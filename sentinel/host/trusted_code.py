@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sentinel.host.regular_file import why_untrusted
 
-#: The folder of this program: whoever could change that could change this check as well.
+#: The folder of this program: a user that could change that could change this check as well.
 _OWN = Path(__file__).resolve().parents[2]
 
 

@@ -243,7 +243,7 @@ async def _be_a_careless_agent(here: Daemon) -> None:
             ("start_session", {"name": "../x", "gpus": [0], "settings": {}}),
             ("start_session", {"name": "x", "gpus": [], "settings": {}}),
             ("start_session", {"name": "x", "gpus": [0], "settings": {"poll": "1s"}}),
-            ("start_session", {"name": "x", "gpus": [0], "settings": {"workload": "/tmp/x/e:f"}}),
+            ("start_session", {"name": "x", "gpus": [0], "settings": {"workload": "/srv/x/e:f"}}),
             ("stop_session", {"name": "../reservations"}),
         ]
         for tool, given in wrong:

@@ -8,7 +8,16 @@ import pytest
 
 from benchmarks.start_code import PATHS, start_code
 
-BEFORE = '"""One."""\n\nLIMIT = 1  # a comment\n\n\ndef first() -> int:\n    """Two."""\n    return LIMIT\n'
+BEFORE = """\
+'One.'
+
+LIMIT = 1  # a comment
+
+
+def first() -> int:
+    'Two.'
+    return LIMIT
+"""
 
 
 def package(folder: Path, text: str) -> Path:
