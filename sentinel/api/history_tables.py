@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.api.history_recorder import MAX_AGE_S, MEANS, RANGED, SAMPLE_COLUMNS, Batch, Use
+from sentinel.host.regular_file import open_regular
 
 Row = tuple[Any, ...]
 
@@ -111,7 +112,7 @@ def open_file(path: Path, size: int) -> sqlite3.Connection:
         sqlite3.Error: It cannot be opened, written or created.
         OSError: It cannot be opened or created.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
     connection = _connect(str(path))
     try:
         _prepare(connection)

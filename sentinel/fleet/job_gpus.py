@@ -25,7 +25,7 @@ from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
 from sentinel.host.procfs import boot_id, read_status
-from sentinel.host.regular_file import locked, read_regular, replace_file
+from sentinel.host.regular_file import locked, open_regular, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
 #: With AutoDetect, slurmd asks the driver, which takes seconds without persistence mode.
@@ -145,7 +145,7 @@ class JobFiles:
         name = "lock" if gpu is None else f"{gpu}.lock"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = open_regular(self.path / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
         return locked(file, timeout)

@@ -43,24 +43,46 @@ class File:
 def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
     """Open a regular file; without O_NOFOLLOW in ``flags``, a link to one is followed.
 
+    One that may be created is one that is written: another user may have created it before, to
+    read or to forge what this one writes. It must be this user's or root's, and no other user may
+    write it. Only then is it truncated.
+
     Args:
         path: The file.
         flags: As for ``os.open``; O_CLOEXEC is added.
         mode: The mode of a file that is created.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
+        OSError: It cannot be opened, is not a regular file, or another user could have written it.
     """
+    writes = flags & os.O_CREAT
+    opened = (flags & ~os.O_TRUNC) if writes else flags
     try:
-        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+        file = os.open(path, opened | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
             raise _irregular(path) from error
         raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    try:
+        there = os.fstat(file)
+        if not stat.S_ISREG(there.st_mode):
+            raise _irregular(path)
+        if writes:
+            _check_unshared(there, path)
+            if flags & os.O_TRUNC:
+                os.ftruncate(file, 0)
+    except OSError:
         os.close(file)
-        raise _irregular(path)
+        raise
     return file
+
+
+def _check_unshared(there: os.stat_result, path: Path) -> None:
+    """Raise OSError if another user than root could write the file."""
+    if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(path.parent):
+        raise OSError(errno.EPERM, f"it belongs to uid {there.st_uid}", str(path))
+    if there.st_mode & stat.S_IWOTH:
+        raise OSError(errno.EPERM, "all users may write it", str(path))
 
 
 def read_regular(path: Path, limit: int, flags: int = 0) -> bytes:

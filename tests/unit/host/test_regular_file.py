@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
+import sentinel
 from sentinel.host.regular_file import (
     MAX_SET_ASIDE,
     open_regular,
@@ -40,6 +42,73 @@ def irregular(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_could_block_or_never_end_is_refused_at_once(irregular: Path, flags: int) -> None:
     with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
         open_regular(irregular, flags)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a file away")
+@pytest.mark.parametrize("flags", [os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_TRUNC])
+def test_what_is_written_is_no_file_of_another_user(tmp_path: Path, flags: int) -> None:
+    path = tmp_path / "sentinel.log"
+    path.write_text("before")
+    os.chown(path, STRANGER, STRANGER)
+    with pytest.raises(OSError, match=f"it belongs to uid {STRANGER}"):
+        open_regular(path, flags | os.O_CREAT)
+    assert path.read_text() == "before"
+    os.close(open_regular(path, os.O_RDONLY))
+
+
+def test_what_is_written_is_no_file_that_all_users_may_write(tmp_path: Path) -> None:
+    path = tmp_path / "sentinel.log"
+    path.write_text("before")
+    path.chmod(0o666)
+    with pytest.raises(OSError, match="all users may write it"):
+        open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert path.read_text() == "before"
+    path.chmod(0o660)
+    os.close(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    assert not path.read_text()
+
+
+#: Modules that write without it, and why.
+ELSEWHERE = {
+    "host/simulation.py": "simulated GPUs are shared by all of their users",
+    "api/access.py": "O_EXCL: the file is new",
+    "cli/options/command_options.py": "a path that the user of the command has named",
+    "cli/tools/config.py": "mode x: the file is new",
+    "cli/tools/install_unit.py": "the folder of systemd's units",
+    "client/hold.py": "a temporary folder of its own",
+    "fleet/engine.py": "the folder of a run, which is refused if it is another user's",
+    "host/process_setup.py": "/dev/null, and the descriptors 1 and 2",
+    "probe/one_shot.py": "a device of a GPU",
+    "stressor/main.py": "/proc/self",
+    "supervisor/daemonize.py": "a memory file of its own",
+    "diagnostics/one_shot.py": "a memory file of its own",
+    "cli/daemon/burnin.py": "/dev/null",
+    "cli/failures.py": "/dev/null",
+}
+
+
+def test_every_file_that_is_written_is_opened_by_one_function() -> None:
+    """``open`` with a mode, ``os.open`` with a flag that writes, and what writes by a path."""
+    package = Path(sentinel.__file__).parent
+    found = {
+        str(file.relative_to(package))
+        for file in package.rglob("*.py")
+        if file != package / "host" / "regular_file.py"
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and writes(call)
+    }
+    assert found == set(ELSEWHERE)
+
+
+def writes(call: ast.Call) -> bool:
+    """Check whether a call opens or writes a file by its path."""
+    name = ast.unparse(call.func)
+    rest = [ast.unparse(one) for one in (*call.args, *(word.value for word in call.keywords))]
+    if name == "os.open":
+        return any(flag in "".join(rest) for flag in ("flags", "O_WRONLY", "O_RDWR", "O_CREAT"))
+    if name == "open" or name.endswith(".open"):
+        return any(mode.strip("'").rstrip("bt+") in {"w", "a", "x"} for mode in rest)
+    return name.endswith((".write_text", ".write_bytes")) and not name.startswith("formatter.")
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
