@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
@@ -84,10 +84,11 @@ def registered() -> tuple[EntryPoint, ...]:
 
 
 def known_workloads() -> dict[str, str]:
-    """Return the origin of each registered workload, by name."""
+    """Return the origin of each registered workload that can be named, by name."""
     found: dict[str, list[str]] = {}
     for entry in registered():
-        found.setdefault(entry.name, []).append(origin_of(entry))
+        if not is_shadowed(entry):
+            found.setdefault(entry.name, []).append(origin_of(entry))
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 
 
@@ -119,6 +120,20 @@ def is_built_in(entry: EntryPoint) -> bool:
     return entry.value.startswith(PACKAGE)
 
 
+def is_shadowed(entry: EntryPoint) -> bool:
+    """Check whether an entry point has the name of a built-in workload, which is used instead."""
+    return entry.name in BUILT_IN and not (is_built_in(entry) and entry.attr == entry.name)
+
+
+def shadowed() -> Iterator[str]:
+    """Yield a sentence about each registration of a built-in workload's name by a package."""
+    for entry in filter(is_shadowed, registered()):
+        yield (
+            f"workload {entry.name!r} of {origin_of(entry)} is not used: the name is that of a"
+            f" built-in workload; name it as {entry.value}"
+        )
+
+
 def origin_of(entry: EntryPoint) -> str:
     """Name the package of an entry point, its version and the object."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
@@ -126,13 +141,13 @@ def origin_of(entry: EntryPoint) -> str:
 
 
 def find_workload(name: str) -> EntryPoint:
-    """Return the entry point of a workload.
+    """Return the entry point of a workload; no package can replace a built-in one.
 
     Raises:
         ConfigError: No package registers it, or several do.
     """
-    found = list(entry_points(group=WORKLOADS, name=name))
-    if len(found) == 1:
+    found = [one for one in entry_points(group=WORKLOADS, name=name) if not is_shadowed(one)]
+    if found and (len(found) == 1 or name in BUILT_IN):
         return found[0]
     if found:
         origins = " and ".join(origin_of(entry) for entry in found)

@@ -13,6 +13,7 @@ from sentinel.config.specs import (
     check_workload,
     find_workload,
     is_built_in,
+    is_shadowed,
     parse_workload,
     registered,
 )
@@ -62,7 +63,7 @@ def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], b
         for number, entry in enumerate(entries)
     ]
     infos, stuck = describe_workloads(wanted, timeouts)
-    names = [entry.name for entry in entries]
+    names = [entry.name for entry in entries if not is_shadowed(entry)]
     listed = (
         _listed(entry, info, twice=names.count(entry.name) > 1)
         for entry, info in zip(entries, infos, strict=True)
@@ -72,7 +73,9 @@ def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], b
 
 def _listed(entry: EntryPoint, info: WorkloadInfo, *, twice: bool) -> Listed:
     error = info.error
-    if error is None and twice:
+    if is_shadowed(entry):
+        error = f"its name is that of a built-in workload; it can be used as {entry.value}"
+    elif error is None and twice:
         error = f"its name is registered twice; it can be used as {entry.value}"
     return Listed(
         name=entry.name,

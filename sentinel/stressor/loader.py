@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
-from sentinel.config.specs import find_workload, is_built_in, registered
+from sentinel.config.specs import find_workload, is_built_in, is_shadowed, registered
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
@@ -268,7 +268,7 @@ _BUILT_IN: dict[str, EntryPoint] = {}
 def load_built_in() -> None:
     """Import all built-in workloads, and remember where they are."""
     for entry in registered():
-        if is_built_in(entry):
+        if is_built_in(entry) and not is_shadowed(entry):
             importlib.import_module(entry.module)
             _BUILT_IN[entry.name] = entry
 

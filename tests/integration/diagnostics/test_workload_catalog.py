@@ -62,7 +62,7 @@ def test_a_registered_workload_is_listed_with_its_package(
 ) -> None:
     places = {"warm": "bad_workloads:WellBehaved", "broken": "bad_workloads.failing_import:work"}
     install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})
-    install(tmp_path, "other", {"twice": "bad_workloads:queues_very_long_quanta"})
+    install(tmp_path, "other", {"twice": "bad_workloads:queues_very_long_quanta", "gemm": "x:y"})
     words = [sys.executable, "-m", "sentinel", "workloads", "--json"]
     done = run_program(
         *words, env=simulated.environment(PYTHONPATH=str(tmp_path)), timeout=4 * TIMEOUT_S
@@ -73,7 +73,9 @@ def test_a_registered_workload_is_listed_with_its_package(
     assert names == sorted(names)
     assert {"elementwise", "gemm", "hold", "warm", "broken"} <= set(names)
     assert names.count("twice") == 2
-    found = {row["name"]: row for row in rows}
+    shadowed = [row for row in rows if row["place"] == "x:y"]
+    assert ["is that of a built-in workload" in row["error"] for row in shadowed] == [True]
+    found = {row["name"]: row for row in rows if row not in shadowed}
     assert found["gemm"]["package"] == "gpu-sentry"
     assert "size" in [option["name"] for option in found["gemm"]["options"]]
     warm = found["warm"]

@@ -17,12 +17,15 @@ from sentinel.config.setting import Scope
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import (
     DRIVERS,
+    WORKLOADS,
     check_workload,
     find_driver,
+    find_workload,
     is_built_in,
     known_workloads,
     parse_workload,
     registered,
+    shadowed,
 )
 from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
@@ -104,6 +107,20 @@ def test_the_built_in_workloads_are_listed_with_their_origin() -> None:
     assert {"elementwise", "gemm", "hold"} <= known.keys()
     assert known["gemm"].startswith("gpu-sentry ")
     assert known["gemm"].endswith(" (sentinel.stressor.workloads:gemm)")
+
+
+def test_no_package_can_replace_a_built_in_workload_and_one_that_tries_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {"gemm": "evil:gemm", "hold": "sentinel.stressor.workloads:gemm"}
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "evil", entries))
+    assert find_workload("gemm").value == "sentinel.stressor.workloads:gemm"
+    assert find_workload("hold").value == "sentinel.stressor.workloads:hold"
+    check_workload("gemm:size=8192")
+    assert "evil" not in "".join(known_workloads().values())
+    one, other = shadowed()
+    assert "workload 'gemm' of evil 0.1.0 (evil:gemm) is not used" in one
+    assert "workload 'hold' of evil" in other
 
 
 def test_a_workload_is_checked_by_its_name_alone() -> None:
