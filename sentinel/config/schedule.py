@@ -64,9 +64,13 @@ def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
 def seconds_until(end: datetime, local: datetime) -> float:
     """Compute the time from one local time of this host to another; its clocks may change between.
 
-    An end in an hour that is repeated is that of the repetition if ``local`` is in it.
+    An end in an hour that is repeated is that of the repetition if ``local`` is in it, and one that
+    is skipped comes with the change.
     """
-    return end.replace(fold=local.fold).timestamp() - local.timestamp()
+    at = end.replace(fold=local.fold).timestamp()
+    while datetime.fromtimestamp(at - 60) >= end > local:  # noqa: DTZ006 - it is local
+        at -= 60
+    return at - local.timestamp()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +172,19 @@ def parse_until(text: str) -> datetime | time:
 
 
 def first_after(until: datetime | time, local: datetime) -> datetime:
-    """Return the date and time of ``until``; without a date, the next one after ``local``."""
+    """Return the date and time of ``until``; without a date, the next one after ``local``.
+
+    That has a fold if it comes again, as the hour of ``local`` is repeated.
+    """
     if isinstance(until, datetime):
         return until
     today = datetime.combine(local.date(), until)
-    return today if today > local else today + timedelta(days=1)
+    again = today.replace(fold=1)
+    if today > local or again.timestamp() <= local.timestamp():
+        return today if today > local else today + timedelta(days=1)
+    return again
+
+
+def is_over(end: datetime, local: datetime) -> bool:
+    """Check whether an end of :func:`first_after` has come; a skipped one comes with the change."""
+    return local >= end and (not end.fold or local.timestamp() >= end.timestamp())

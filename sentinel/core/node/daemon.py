@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sentinel.config.schedule import is_over
 from sentinel.core import lifecycle
 from sentinel.core.gpu_state import (
     Busy,
@@ -86,7 +87,7 @@ def _why_time_is_over(state: State, seen: Observation) -> str | None:
     if config.run_for is not None and counts and seen.now >= state.counted_from + config.run_for:
         return "its time is over"
     until = config.until
-    if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
+    if isinstance(until, datetime) and seen.local is not None and is_over(until, seen.local):
         return f"its end at {until:%Y-%m-%d %H:%M} has come"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -146,6 +147,48 @@ def test_the_end_of_a_daemon_follows_the_wall_clock(daemon: Daemon, clock: Jumpi
     daemon.wait_until_occupied(0)
     clock.jump(NOON + HOUR)
     daemon.wait_until_gone()
+    assert quiet(daemon)
+
+
+#: When a daemon is started, and its end at 02:30, which never comes or comes again.
+ENDS = {
+    "forward": (datetime(2026, 3, 29, 0, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC)),
+    "back": (datetime(2026, 10, 25, 0, 45, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
+}
+
+
+@pytest.mark.parametrize(("begun", "end"), ENDS.values(), ids=ENDS)
+def test_the_end_of_a_daemon_follows_a_change_to_or_from_summer_time(
+    daemon: Daemon,
+    clock: JumpingClock,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: datetime,
+    end: datetime,
+) -> None:
+    monkeypatch.setenv("TZ", BERLIN)
+    clock.jump(begun)
+    daemon.start(1, "--until", "02:30")
+    daemon.wait_until_occupied(0)
+    daemon.client.set({"grace": "7s"})  # which reads the end again
+    clock.jump(end - timedelta(minutes=5))
+    with daemon.host.job(0, stay=0.1) as newcomer:
+        assert newcomer.got_memory()
+    daemon.wait_until_occupied(0)
+    clock.jump(end - timedelta(seconds=2))
+    daemon.wait_until_gone()
+    assert quiet(daemon)
+
+
+@pytest.mark.parametrize("to", [NOON + timedelta(days=400), NOON - timedelta(days=400)], ids=str)
+def test_the_time_of_a_daemon_does_not_follow_the_wall_clock(
+    daemon: Daemon, clock: JumpingClock, to: datetime
+) -> None:
+    daemon.start(1, "--for", "5s")
+    began = time.monotonic()
+    daemon.wait_until_occupied(0)
+    clock.jump(to)
+    daemon.wait_until_gone()
+    assert time.monotonic() - began > 3
     assert quiet(daemon)
 
 

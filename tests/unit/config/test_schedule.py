@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time as time_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from sentinel.config.schedule import (
     Duty,
     first_after,
+    is_over,
     parse_duty,
     parse_hours,
     parse_until,
@@ -107,20 +110,62 @@ def test_a_daylight_saving_change_moves_no_hour() -> None:
         ("2026-10-25T02:10/again", "2026-10-25T02:40", 0.5),
         ("2026-10-25T02:10", "2026-10-25T03:10", 2),
         ("2026-10-25T02:10/again", "2026-10-25T03:10", 1),
+        ("2026-03-29T01:30", "2026-03-29T02:45", 0.5),  # skipped: its clock shows 03:00
+        ("2026-03-28T23:00", "2026-03-29T02:00", 3),
         ("2026-06-03T23:00", "2026-06-04T06:00", 7),
     ],
 )
 def test_the_time_to_an_end_includes_a_daylight_saving_change(
     monkeypatch: pytest.MonkeyPatch, local: str, end: str, hours: float
 ) -> None:
-    text, _, again = local.partition("/")
-    moment = datetime.fromisoformat(text).replace(fold=int(bool(again)))
+    with berlin(monkeypatch):
+        assert seconds_until(datetime.fromisoformat(end), parsed(local)) == hours * 3600
+
+
+@contextmanager
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process have the clock of Berlin."""
     with monkeypatch.context() as changed:
-        changed.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")  # Berlin's rule
+        changed.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
         time_module.tzset()
-        found = seconds_until(datetime.fromisoformat(end), moment)
+        yield
     time_module.tzset()
-    assert found == hours * 3600
+
+
+def parsed(text: str) -> datetime:
+    """Parse a local time; ``/again`` stands for the second of two."""
+    text, _, again = text.partition("/")
+    return datetime.fromisoformat(text).replace(fold=int(bool(again)))
+
+
+@pytest.mark.parametrize(
+    ("begun", "until", "minutes"),
+    [
+        ("2026-10-25T01:30", "02:30", 60),  # the first of two
+        ("2026-10-25T02:45", "02:30", 45),  # the second
+        ("2026-10-25T02:10/again", "02:30", 20),
+        ("2026-10-25T02:45/again", "02:30", 23 * 60 + 45),
+        ("2026-10-25T00:00", "03:00", 4 * 60),
+        ("2026-10-24T23:00", "2026-10-25 02:30", 3 * 60 + 30),
+        ("2026-10-25T02:45", "2026-10-25 02:30", 0),  # it was
+        ("2026-10-25T02:45/again", "2026-10-25 02:30", 0),
+        ("2026-03-29T01:30", "02:30", 30),  # skipped
+        ("2026-03-29T00:30", "03:00", 90),
+        ("2026-03-29T03:10", "02:30", 23 * 60 + 20),
+        ("2026-03-28T23:00", "06:00", 6 * 60),
+    ],
+)
+def test_an_end_time_comes_once_on_the_days_when_the_clocks_change(
+    monkeypatch: pytest.MonkeyPatch, begun: str, until: str, minutes: int
+) -> None:
+    with berlin(monkeypatch):
+        start = parsed(begun)
+        end = first_after(parse_until(until), start)
+        clock = (
+            datetime.fromtimestamp(start.timestamp() + 60 * n)  # noqa: DTZ006
+            for n in range(2 * 24 * 60)
+        )
+        assert [is_over(end, local) for local in clock].index(True) == minutes
 
 
 def test_an_end_time_without_a_date_is_the_next_one() -> None:
