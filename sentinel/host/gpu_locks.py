@@ -17,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -82,6 +82,7 @@ class GpuLocks:
         self._records: list[Path] = []
         self._reasons: list[str] = []
         self._shared: list[Path] = []
+        self._seen = tuple(shared)
         self.gpus = tuple(gpus)
         self.others: Mapping[str, LockHolder] = {}
         if not self.gpus:
@@ -134,7 +135,7 @@ class GpuLocks:
 
     def _leave_others(self) -> None:
         """Find the sentinels of other users, and leave them their GPUs unless this is root's."""
-        uid, held = os.getuid(), holders(self._shared, {gpu.uuid for gpu in self.gpus})
+        uid, held = os.getuid(), holders(self._seen, {gpu.uuid for gpu in self.gpus})
         self.others = {
             gpu.uuid: holder
             for gpu in self.gpus
@@ -160,7 +161,7 @@ class GpuLocks:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(file)
-                them = holders(self._shared, {gpu.uuid}).get(gpu.uuid, ())
+                them = holders(self._seen, {gpu.uuid}).get(gpu.uuid, ())
                 own = [holder for holder in them if holder.uid == os.getuid()]
                 who = own[0] if own else "one that is ending, or in another PID namespace"
                 raise GpuHeldError(_held(gpu, who) + _burnin_of(own), _REMEDY) from error
@@ -202,7 +203,8 @@ def holders(
     """Find the living sentinels of all users by their records, by the UUID of their GPUs.
 
     Nothing is locked or created, and invalid records are ignored. A user has one record for each
-    GPU and folder.
+    GPU and folder. The folder may be of the user who was first to need it: who owns it can remove
+    records, but write none of others.
 
     Args:
         shared: The folders of the records.
@@ -210,17 +212,27 @@ def holders(
     """
     found: dict[str, list[LockHolder]] = {}
     for folder in shared:
-        if why_untrusted(folder) is not None:
-            continue
-        with contextlib.suppress(OSError):
-            for path in sorted(folder.iterdir()):
-                match = _RECORD.fullmatch(path.name)
-                if match is None or (uuids is not None and match["uuid"] not in uuids):
-                    continue
-                holder = _read(path, int(match["uid"]))
-                if holder is not None and holder not in found.get(match["uuid"], ()):
-                    found.setdefault(match["uuid"], []).append(holder)
+        for path in _records_in(folder):
+            match = _RECORD.fullmatch(path.name)
+            if match is None or (uuids is not None and match["uuid"] not in uuids):
+                continue
+            holder = _read(path, int(match["uid"]))
+            if holder is not None and holder not in found.get(match["uuid"], ()):
+                found.setdefault(match["uuid"], []).append(holder)
     return found
+
+
+def _records_in(folder: Path) -> Iterator[Path]:
+    """List the files in a shared folder; a link of another user could lead to a dead server."""
+    follow = 0 if why_untrusted(folder) is None else os.O_NOFOLLOW
+    if follow and why_untrusted(folder.parent) is not None:
+        return
+    with contextlib.suppress(OSError):
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow)
+        try:
+            yield from sorted(Path(f"/proc/self/fd/{place}").iterdir())
+        finally:
+            os.close(place)
 
 
 def _open_own(path: Path, flags: int) -> int:

@@ -128,7 +128,7 @@ root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become anothe
 
 
 @contextmanager
-def stranger(act: Callable[[], object]) -> Iterator[str]:
+def stranger(act: Callable[[], object], uid: int = STRANGER) -> Iterator[str]:
     """Act as another user in a process of its own, which lives meanwhile; yield the result."""
     result, its_result = os.pipe()
     goes_on, its_go_on = os.pipe()
@@ -137,8 +137,8 @@ def stranger(act: Callable[[], object]) -> Iterator[str]:
         try:
             os.close(its_go_on)
             os.setgroups([])
-            os.setgid(STRANGER)
-            os.setuid(STRANGER)
+            os.setgid(uid)
+            os.setuid(uid)
             try:
                 kept = act()
                 os.write(its_result, str(kept).encode())
@@ -191,6 +191,49 @@ def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> No
         assert [(uuid, other.uid) for uuid, other in locks.others.items()] == [("GPU-0", STRANGER)]
         locks.release()
     assert not holders([shared / "locks"])
+
+
+@root
+@pytest.mark.parametrize("mode", [0o1777, 0o755])
+def test_the_sentinel_of_a_user_who_owns_the_shared_folder_is_seen_by_all(
+    shared: Path, mode: int
+) -> None:
+    """No other user has locks or records there, but whoever is recorded there is found."""
+    folder = shared / "theirs"
+
+    def first() -> list[int]:
+        found = [gpu.index for gpu in locked(folder, 0).gpus]
+        folder.chmod(mode)
+        return found
+
+    with stranger(first) as indices:
+        assert indices == "[0]"
+        locks = locked(folder, 0, 1)
+        assert [(uuid, other.uid) for uuid, other in locks.others.items()] == [("GPU-0", STRANGER)]
+        assert [len(locks.files(gpu)) for gpu in locks.gpus] == [1, 1], "of root's own folder"
+        locks.release()
+        with stranger(lambda: locked(folder, 0), uid=STRANGER - 1) as error:
+            assert f"is held by another sentinel: pid {pid_of(folder)} of uid {STRANGER}" in error
+        with stranger(lambda: len(locked(folder, 0, 1).gpus), uid=STRANGER - 1) as count:
+            assert count == "1"
+    assert not holders([folder])
+
+
+@root
+def test_a_strangers_link_instead_of_the_shared_folder_is_not_followed(shared: Path) -> None:
+    """It may lead to a server that does not answer."""
+    held = locked(shared / "locks", 0)
+    (shared / "link").symlink_to(shared / "locks")
+    assert holders([shared / "link"])
+    os.chown(shared / "link", STRANGER, STRANGER, follow_symlinks=False)
+    assert not holders([shared / "link"])
+    held.release()
+
+
+def pid_of(folder: Path) -> int:
+    """Read the PID of the only sentinel with a record."""
+    ((holder,),) = holders([folder]).values()
+    return holder.pid
 
 
 @root

@@ -134,16 +134,29 @@ def test_the_sentinel_of_another_user_leaves_the_gpus_of_root_alone(
     eventually(lambda: other.holds(0, 1))
 
 
-def test_root_waits_until_the_sentinel_of_another_user_ends(owners: tuple[Owner, Owner]) -> None:
+@pytest.mark.parametrize("locks", ["of root", "of the other user", "missing"])
+def test_root_waits_until_the_sentinel_of_another_user_ends(
+    owners: tuple[Owner, Owner], locks: str
+) -> None:
+    """The shared folder belongs to whoever was first, or cannot be created."""
     root, other = owners
+    folder = root.host.folder / "locks"
+    if locks == "of the other user":
+        os.chown(folder, STRANGER, STRANGER)
+    elif locks == "missing":
+        folder.rmdir()
+        folder.write_text("")
     assert other.start().returncode == 0
     eventually(lambda: other.holds(0, 1))
     assert root.start().returncode == 0
     said = root.events("gpu.held_elsewhere")
-    assert [(one["index"], one["used"]) for one in said] == [(0, True), (1, True)]
-    assert {one["holder"].split(" since ")[0] for one in said} == {
-        f"pid {other.pid()} of uid 65534"
-    }
+    if locks == "missing":
+        assert said == []
+    else:
+        assert [(one["index"], one["used"]) for one in said] == [(0, True), (1, True)]
+        assert {one["holder"].split(" since ")[0] for one in said} == {
+            f"pid {other.pid()} of uid 65534"
+        }
     assert other.holds(0, 1)
     assert not root.events("stressor.starting")
     assert [gpu["occupancy"] for gpu in root.status()["gpus"]] == ["BUSY", "BUSY"]
