@@ -53,6 +53,11 @@ class Stamps:
         os.close(self.fd)
 
 
+#: The stamps of a stressor, and their number: when it last saw the memory of its GPU within its
+#: limit, and when it last forked beyond the first few processes.
+WATCHED, FORKED = 0, 1
+STRESSOR_STAMPS = 2
+
 #: The most GPUs that have slots.
 MAX_GPUS = 128
 

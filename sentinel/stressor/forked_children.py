@@ -2,23 +2,39 @@
 
 The driver frees the memory of a GPU when the last process that has its files open is gone, and a
 lock lasts as long. A forked process cannot use the GPU (CUDA does not survive a fork), so it closes
-them at once. Forks by a library in C are not seen here.
+them at once. Forks by a library in C are not seen here. Many of them would delay its exit, so their
+number is stated.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 _DEVICES = "/dev/nvidia"
 _FDS = "/proc/self/fd"
 
 
-def detach_forks(own: Iterable[int]) -> None:
-    """Have every process that is forked from now on close these files and those of the driver."""
-    os.register_at_fork(after_in_child=partial(_detach, tuple(own)))
+#: A stressor that has forked more than so many is killed before them. Each takes 2 ms of a core to
+#: exit, in competition with it: on two cores, 500 delayed a hand-over by up to a second.
+_FEW = 8
+
+
+def detach_forks(own: Iterable[int], many: Callable[[], None]) -> None:
+    """Have every process that is forked from now on close these files and those of the driver.
+
+    Args:
+        own: The files.
+        many: Called after each fork beyond the first few.
+    """
+    forks = itertools.count(1)
+    os.register_at_fork(
+        after_in_child=partial(_detach, tuple(own)),
+        after_in_parent=lambda: many() if next(forks) > _FEW else None,
+    )
 
 
 def _detach(own: tuple[int, ...]) -> None:

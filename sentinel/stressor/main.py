@@ -36,7 +36,7 @@ from sentinel.host.process_setup import (
 )
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import FORKED, STRESSOR_STAMPS, Stamps
 from sentinel.protocol.stressor import (
     Activate,
     CreatingContext,
@@ -144,8 +144,9 @@ def _run_stages(
     ctx: WorkloadContext | None = None
     try:
         files = set_up()
-        stamps = Stamps(files[0], 1)
-        detach_forks((*files[1:], lease_keeper.fileno()))
+        stamps = Stamps(files[0], STRESSOR_STAMPS)
+        own = (*files[1:], lease_keeper.fileno())
+        detach_forks(own, lambda: stamps.set(FORKED, time.monotonic()))
         lease_keeper.start()
         if spec.self_watch and not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)

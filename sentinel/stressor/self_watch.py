@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sentinel.host.process_setup import without_ctypes_util
 from sentinel.host.simulation import Registry
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import FORKED, WATCHED, Stamps
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit, StressorSpec
 from sentinel.stressor.lease import LeaseKeeper
 
@@ -45,7 +45,7 @@ class SelfWatch:
     Args:
         spec: The GPU, the interval and how to yield.
         lease_keeper: It has the limit, and sends the message about the newcomer.
-        stamps: One time: when the memory was last read and was within the limit.
+        stamps: The stamps of this stressor.
     """
 
     def __init__(self, spec: StressorSpec, lease_keeper: LeaseKeeper, stamps: Stamps) -> None:
@@ -97,7 +97,7 @@ class SelfWatch:
         # The limit may have been raised meanwhile, for an allocation.
         latest = self._limit()
         if used <= limit.used or latest.used is None or used <= latest.used:
-            self._stamps.set(0, began)
+            self._stamps.set(WATCHED, began)
             return False
         now = time.monotonic()
         message = MemoryContention(
@@ -108,8 +108,9 @@ class SelfWatch:
         )
         if latest.at_once:
             self._lease_keeper.try_send(message)
-            # This process leads its session and its group; the kernel ends all of it at once.
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            # This process leads its session and its group. The supervisor kills what it forked.
+            kill = os.kill if self._stamps.get(FORKED) > 0 else os.killpg
+            kill(os.getpid(), signal.SIGKILL)
         self._lease_keeper.stop()
         self._lease_keeper.send(message)
         return True

@@ -189,11 +189,15 @@ class Child:
         """
         if self._reaped():
             return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.kill_alone()
         # Before the child has made its group, no group of this number exists.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def kill_alone(self) -> None:
+        """Send SIGKILL to the child; the kernel hangs its group up, and :meth:`reap` kills it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def ended(self) -> bool:
         """Check whether the child has exited; its zombie keeps the PID until it is reaped."""
@@ -340,6 +344,11 @@ class ChildHandle(Generic[T]):
         """Send SIGKILL to the child and its group; :meth:`collect` returns the exit."""
         if self.child is not None:
             self.child.kill()
+
+    def kill_alone(self) -> None:
+        """Send SIGKILL to the child, and to its group once it has exited."""
+        if self.child is not None:
+            self.child.kill_alone()
 
     def abandon(self) -> None:
         """Kill the child and forget it: one that hangs in the driver may never die."""

@@ -17,7 +17,7 @@ from sentinel.host.process_setup import Inherited, available_bytes
 from sentinel.host.procfs import read_stat
 from sentinel.host.unprivileged import environment_of
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import FORKED, STRESSOR_STAMPS, WATCHED, Stamps
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
     Activate,
@@ -216,11 +216,15 @@ class _Stressor:
 
     handle: ChildHandle[ChildMessage]
     identity: OwnChild | None
-    #: When the child last saw the memory of its GPU within its limit.
+    #: See :data:`~sentinel.protocol.shared_memory.STRESSOR_STAMPS`.
     stamps: Stamps | None
     #: A message that found its channel full.
     unsent: MemoryLimit | None = None
     killed_at: float | None = None
+
+    def has_forked_many(self) -> bool:
+        """Check whether the child has forked more than a few processes."""
+        return self.stamps is not None and self.stamps.get(FORKED) > 0
 
     def send_limit(self) -> None:
         """Send the limit of the memory that has not been sent yet."""
@@ -277,7 +281,7 @@ class StressorPool:
         )
         stamps: Stamps | None = None
         try:
-            stamps = Stamps.create(1)
+            stamps = Stamps.create(STRESSOR_STAMPS)
         except OSError as error:
             handle.refuse(generation, error)
         else:
@@ -292,10 +296,16 @@ class StressorPool:
         self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity, stamps=stamps)
 
     def kill(self, uuid: str, generation: int) -> None:
-        """Send SIGKILL to the child and its process group, and record the time."""
+        """Send SIGKILL to the child and its process group, and record the time.
+
+        The many processes that it may have forked would delay its exit.
+        """
         stressor = self._find(uuid, generation)
         if stressor is not None:
-            stressor.handle.kill()
+            if stressor.has_forked_many():
+                stressor.handle.kill_alone()
+            else:
+                stressor.handle.kill()
             stressor.killed_at = time.monotonic()
 
     def send(self, uuid: str, generation: int, message: StressorCommand) -> None:
@@ -312,7 +322,7 @@ class StressorPool:
     def watched_at(self, uuid: str) -> float:
         """Return when the child last saw the memory of its GPU within its limit, or 0.0."""
         stressor = self._stressors.get(uuid)
-        return 0.0 if stressor is None or stressor.stamps is None else stressor.stamps.get(0)
+        return 0.0 if stressor is None or stressor.stamps is None else stressor.stamps.get(WATCHED)
 
     def renew_lease(self, uuid: str, seconds: float, *, shared: bool = False) -> None:
         """Let the child on a GPU live for so long from now on."""

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
 
-from sentinel.host.process_setup import InheritedFd
+from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
+
+
+def fork_and_wait(_spec: object, channel: socket.socket, parent: int) -> None:
+    """Lead a session, fork a process that ignores its end, and send its PID."""
+    setup_child_process(parent, "a test that forks")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    forked = os.fork()
+    if forked:
+        channel.sendall(str(forked).encode())
+    time.sleep(600)
 
 
 def run_script(

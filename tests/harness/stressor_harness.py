@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from sentinel.config.specs import parse_workload
 from sentinel.host.process_setup import Inherited
+from sentinel.host.procfs import read_stat
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import STRESSOR_STAMPS, WATCHED, Stamps
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
     ChildMessage,
@@ -66,7 +67,7 @@ class Child:
         self.uuid = spec.gpu.uuid
         self.channel, child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         context, parent = _spawning() if spawned else _forking()
-        self.stamps = Stamps.create(1)
+        self.stamps = Stamps.create(STRESSOR_STAMPS)
         arguments = (spec, child_channel, parent, Inherited(self.stamps.fd), locks)
         self.process = context.Process(target=main.run, args=arguments)
         self.process.start()
@@ -107,7 +108,7 @@ class Child:
 
     def watched_at(self) -> float:
         """Read when the child last looked at the memory of its GPU, or 0.0."""
-        return self.stamps.get(0)
+        return self.stamps.get(WATCHED)
 
     def used(self) -> int:
         """Read the used memory of the GPU."""
@@ -140,6 +141,12 @@ class Child:
         if isinstance(message, Finding):
             self.send(FindingAck(number=message.number))
         return message
+
+
+def descendants(pid: int) -> list[int]:
+    """List the other living processes in the session of ``pid``."""
+    stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
 
 
 def _spawning() -> tuple[Any, int]:

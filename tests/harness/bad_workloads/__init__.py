@@ -313,6 +313,17 @@ def forks(ctx: WorkloadContext) -> None:
     well_behaved(ctx)
 
 
+def forks_many(ctx: WorkloadContext, *, count: int = 60) -> None:
+    """Fork copies that ignore the end of their session, before Ready."""
+    ctx.pace()
+    for _ in range(count):
+        if not os.fork():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            while True:
+                signal.pause()
+    well_behaved(ctx)
+
+
 def starts_processes(ctx: WorkloadContext) -> None:
     """Start a program that never ends."""
     become_ready(ctx)

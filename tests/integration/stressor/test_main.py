@@ -15,7 +15,6 @@ import pytest
 
 from sentinel.errors import ChildExitCode
 from sentinel.host.process_setup import Inherited
-from sentinel.host.procfs import read_stat
 from sentinel.protocol.stressor import (
     CreatingContext,
     Failed,
@@ -27,7 +26,7 @@ from sentinel.protocol.stressor import (
     Stop,
 )
 from tests.harness.sentinel_process import eventually
-from tests.harness.stressor_harness import Child, stressors
+from tests.harness.stressor_harness import Child, descendants, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 Start = Callable[..., Child]
@@ -185,12 +184,6 @@ def test_an_orphaned_stressor_kills_its_descendants(start: Start) -> None:
     child.channel.close()
     assert child.wait_for_end() == ChildExitCode.ORPHANED
     eventually(lambda: not descendants(child.pid))
-
-
-def descendants(pid: int) -> list[int]:
-    """List the other living processes in the session of ``pid``."""
-    stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable
 
+import pytest
+
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit, Ready
 from tests.harness.sentinel_process import eventually
-from tests.harness.stressor_harness import Child
+from tests.harness.stressor_harness import Child, descendants
 
 MIB = 2**20
 Start = Callable[..., Child]
 
 
-def held(start: Start, *, at_once: bool = True) -> Child:
+def held(start: Start, workload: str = "hold", *, at_once: bool = True) -> Child:
     """Start a stressor that has its memory and a limit just above it."""
-    child = start("hold")
+    child = start(workload)
     child.wait_for(Ready)
     child.send(MemoryLimit(used=child.used() + MIB, at_once=at_once))
     eventually(lambda: child.watched_at() > 0)
@@ -43,6 +46,22 @@ def test_a_newcomer_ends_the_stressor_without_the_supervisor(start: Start) -> No
     assert seen.grown == MIB
     assert seen.killed_at is not None
     assert before <= seen.at <= seen.killed_at == seen.at + seen.took
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_many_processes_that_it_has_forked_are_not_killed_with_it(start: Start, count: int) -> None:
+    """Their exits would delay its own; the supervisor kills them after it."""
+    child = held(start, f"bad_workloads:forks_many:count={count}")
+    try:
+        with contextlib.closing(child.registry.attach(child.uuid)) as newcomer:
+            assert newcomer.allocate(2 * MIB)
+            assert child.wait_for_end() == -signal.SIGKILL
+            assert child.used() == 2 * MIB
+        survivors = count if count > 8 else 0
+        eventually(lambda: len(descendants(child.pid)) == survivors)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def test_memory_within_the_limit_is_no_newcomer(start: Start) -> None:

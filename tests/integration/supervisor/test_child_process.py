@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 from sentinel.host.process_setup import Inherited
+from sentinel.host.procfs import read_stat
 from sentinel.supervisor.child_process import Child
-from tests.harness.child_functions import send_modules
+from tests.harness.child_functions import fork_and_wait, send_modules
 from tests.harness.sentinel_process import eventually
+
+
+def test_what_a_child_has_forked_is_killed_when_the_child_that_was_killed_alone_is_reaped() -> None:
+    child = Child(fork_and_wait, None, (), {})
+    child.channel.setblocking(True)
+    forked = child.channel.recv(20).decode()
+    child.kill_alone()
+    eventually(child.ended)
+    assert is_alive(forked)
+    assert child.reap() == -signal.SIGKILL
+    eventually(lambda: not is_alive(forked))
+
+
+def is_alive(pid: str) -> bool:
+    stat = read_stat(pid)
+    return stat is not None and stat.alive
 
 
 def test_a_child_loads_no_module_of_the_supervisor() -> None:

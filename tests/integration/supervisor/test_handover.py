@@ -124,6 +124,23 @@ def test_simultaneous_newcomers_get_their_memory_and_other_gpus_are_kept(host: G
             assert "gpu.yielding" not in sentinel.names(gpu)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("count", [60, 500])
+def test_every_newcomer_gets_its_memory_from_a_workload_that_has_forked_many_processes(
+    host: GpuHost, count: int
+) -> None:
+    workload = ("--workload", f"bad_workloads:forks_many:count={count}")
+    with host.sentinel(1, *QUICK, *workload, environment={"SENTINEL_STANDBY": "on"}) as sentinel:
+        for nth in range(1, 21):
+            sentinel.wait_for("stressor.ready", count=nth)
+            forked = sentinel.stressors()  # they have its title
+            assert len(forked) == count + 1
+            with host.job(stay=0.1) as newcomer:
+                assert newcomer.got_memory(), nth
+        eventually(lambda: all(map(gone, forked)))
+        assert sentinel.stop() == 0
+
+
 def reach(host: GpuHost, sentinel: SentinelProcess, phase: str, nth: int) -> None:
     """Wait until the first GPU's ``nth`` stressor is in a phase of its start."""
     sentinel.wait_for("stressor.starting", gpu=0, count=nth)

@@ -21,7 +21,7 @@ lock, device = os.open(sys.argv[2], os.O_RDWR), os.open(sys.argv[3], os.O_RDWR)
 for file in (lock, device):
     fcntl.flock(file, fcntl.LOCK_EX)
 if sys.argv[4] == "detach":
-    forked_children.detach_forks([lock])
+    forked_children.detach_forks([lock], lambda: None)
 child = os.fork()
 if child == 0:
     os.setsid()
