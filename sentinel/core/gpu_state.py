@@ -134,8 +134,9 @@ class Running:
     expected: int | None = None
     #: The part of ``expected`` that ignored processes held, in bytes.
     ignored_memory: int = 0
-    #: Beyond which memory the child yields by itself, and how, as last sent to it.
-    memory_limit: MemoryLimit = field(default_factory=lambda: MemoryLimit(used=None))
+    #: Beyond which memory the child yields by itself, and how, as last sent to it; None if nothing
+    #: was sent since Ready, so that what the start announced holds.
+    memory_limit: MemoryLimit | None = None
     #: What the child saw of a newcomer.
     contention: MemoryContention | None = None
     #: Since when there is unexplained memory.

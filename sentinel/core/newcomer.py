@@ -49,7 +49,10 @@ def newcomer(
     occupancy = gpu_state.occupancy
     processes = occupancy.processes if isinstance(occupancy, Busy) else ()
     match gpu_state.stressor:
-        case Running(contention=MemoryContention() as own):
+        case (
+            Running(contention=MemoryContention() as own)
+            | Starting(contention=MemoryContention() as own)
+        ):
             return Evidence(
                 kind=EvidenceKind.MEMORY,
                 at=own.at,
@@ -86,12 +89,12 @@ def plausible(seen: MemoryContention, since: float, now: float) -> MemoryContent
 def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config: Config) -> int:
     """Compute the used memory that neither the child nor the state before it explains, in bytes."""
     match gpu_state.stressor:
-        case Starting(contention=MemoryContention(grown=grown)):
-            return grown
         case Starting() as starting:
-            return start_memory.grown(gpu_state, starting, used, now)
+            return start_memory.grown(gpu_state, starting, reading, used, now)
         case Running(expected=None, at_ready=int(level)):
-            return used - (level - SLACK_BYTES)
+            if gpu_state.attribution.may_grow:
+                return 0  # only the list of processes tells their growth from a newcomer's
+            return used - (level - SLACK_BYTES) - outstanding(gpu_state)
         case (Running(expected=int()) as running) | Stopping(
             running=Running(expected=int()) as running
         ):
@@ -116,7 +119,10 @@ def limit_memory(gpu_state: GpuState, _: Observation, config: Config) -> Step[Gp
     if not isinstance(running, Running):
         return Step(gpu_state)
     used, at_once = memory_limit(gpu_state), config.yield_how == "kill"
-    if (used, at_once) == (running.memory_limit.used, running.memory_limit.at_once):
+    if used is None and running.expected is None and start_memory.is_exact(gpu_state):
+        return Step(gpu_state)  # the limit of the start is exact, and holds until the first reading
+    sent = running.memory_limit
+    if sent is not None and (used, at_once) == (sent.used, sent.at_once):
         return Step(gpu_state)
     limit = MemoryLimit(used=used, at_once=at_once)
     uuid, generation = gpu_state.gpu.uuid, gpu_state.generation
@@ -218,7 +224,7 @@ def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState
         paired = not ignored or reading.processes_at > running.since
         if reading.at <= running.since or not paired or not isinstance(gpu_state.occupancy, Idle):
             return gpu_state
-        if running.at_ready is not None and used > running.at_ready:
+        if not _is_as_announced(gpu_state, running, used):
             return gpu_state  # a newcomer's is not expected
         return replace(gpu_state, stressor=replace(running, expected=used, ignored_memory=ignored))
     launch, expected = gpu_state.launch, running.expected
@@ -234,6 +240,13 @@ def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState
         return gpu_state  # nearly always; a copy is expensive
     running = replace(running, expected=expected, ignored_memory=ignored, grown_since=since)
     return replace(gpu_state, stressor=running, launch=launch)
+
+
+def _is_as_announced(gpu_state: GpuState, running: Running, used: int) -> bool:
+    """Check the first reading after Ready, where it is known what is used then."""
+    if running.at_ready is None or gpu_state.attribution.may_grow:
+        return True
+    return used <= running.at_ready + outstanding(gpu_state)
 
 
 def _others_compute(gpu_state: GpuState, reading: Reading) -> bool:

@@ -54,11 +54,17 @@ def follow(gpu_state: GpuState, starting: Starting, reading: Reading, now: float
     return replace(gpu_state, stressor=replace(starting, level=level))
 
 
-def grown(gpu_state: GpuState, starting: Starting, used: int, now: float) -> int:
-    """Compute the used memory that neither the start nor the state before explains, in bytes."""
+def grown(gpu_state: GpuState, starting: Starting, reading: Reading, used: int, now: float) -> int:
+    """Compute the used memory that neither the start nor the state before explains, in bytes.
+
+    A reading from before the announcement may have memory of the stage before, which is free now;
+    the next one is only milliseconds away.
+    """
     if starting.attaching is None:
         return used - gpu_state.launch.baseline - outstanding(gpu_state)
     known = explained(gpu_state, starting, now)
+    if known is not None and starting.announced is not None and reading.at < starting.announced_at:
+        known = gpu_state.launch.most
     return 0 if known is None else used - known
 
 

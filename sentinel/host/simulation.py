@@ -40,6 +40,7 @@ _TEARDOWN_POLL_S = 0.002
 _FLOCK = struct.Struct("hhqqi4x")
 
 #: What one process states: the fields of _Stated, of 8 bytes each, which no reader sees in parts.
+#: The fake driver of the tests reads them, too.
 _STATED = struct.Struct("qddd?7xd")
 #: The place of the last of them.
 _DIED_AT = _STATED.size - 8

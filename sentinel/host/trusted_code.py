@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from sentinel.host.regular_file import why_untrusted
@@ -38,11 +39,13 @@ def why_untrusted_code(folder: Path, module: str | None = None) -> str | None:
 
 
 def _files_of(folder: Path, module: str) -> list[Path]:
-    """List the file of a module, or its packages with their files."""
+    """List the files of a module and its packages, compiled ones as well."""
     place, found = folder, []
     for name in module.split("."):
         place /= name
-        found += [place, place / "__init__.py", place.with_suffix(".py")]
+        for source in (place / "__init__.py", place.with_suffix(".py")):
+            compiled = Path(cache_from_source(str(source)))
+            found += [place, source, compiled.parent, compiled]
     return found
 
 
@@ -54,12 +57,19 @@ def _may_all_write(path: Path) -> bool:
     return bool(mode & stat.S_IWOTH)
 
 
+#: Why folders are not searched by this process.
+_left_out: list[str] = []
+
+
 def leave_out_untrusted() -> list[str]:
-    """Take the folders out of ``sys.path`` whose code others could change; return why, for each.
+    """Take the folders out of ``sys.path`` whose code others could change.
 
     The interpreter's own and that of this program stay: they are imported already.
+
+    Returns:
+        Why, for each that this process has left out.
     """
-    reasons, kept = [], []
+    kept = []
     for entry in sys.path:
         folder = Path(entry or os.getcwd()).absolute()  # noqa: PTH109 - as the interpreter does
         own = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, _OWN)
@@ -69,6 +79,6 @@ def leave_out_untrusted() -> list[str]:
         if why is None:
             kept.append(entry)
         else:
-            reasons.append(f"{folder} is not searched: {why}")
+            _left_out.append(f"{folder} is not searched: {why}")
     sys.path[:] = kept
-    return reasons
+    return list(_left_out)

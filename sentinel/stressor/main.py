@@ -34,6 +34,7 @@ from sentinel.host.process_setup import (
     settle_heap,
     setup_child_process,
 )
+from sentinel.host.trusted_code import leave_out_untrusted
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.shared_memory import FORKED, STRESSOR_STAMPS, Stamps
@@ -180,6 +181,7 @@ def load_torch() -> str:
         ConfigError: It cannot be imported.
     """
     gc.disable()  # nothing of an import is garbage, and each search for it takes up to 0.1 s
+    leave_out_untrusted()
     try:
         import_torch()
         import torch

@@ -132,13 +132,14 @@ static int holder_pid(const char *path, int *held) {
     close(file);
     return *held ? lock.l_pid : 0;
 }
-static double figure(const char *text, const char *name) {
-    const char *place = strstr(text, name);
-    return place ? atof(strchr(place, ':') + 1) : 0;
-}
+/* What a member states, as in sentinel/host/simulation.py. */
+typedef struct {
+    long long memory; double listed_at, worked_s, works_until; char in_call; double died_at;
+} share;
 /* Count the listed members of the registry; `used` is the memory of all living members. */
 static int members(const char *uuid, process *out, u64 *used) {
-    char path[1024], text[512];
+    char path[1024];
+    share stated;
     struct timespec now;
     struct dirent *entry;
     int n = 0, pid, held;
@@ -153,15 +154,14 @@ static int members(const char *uuid, process *out, u64 *used) {
         snprintf(path, sizeof path, "%s/%s/%s", getenv("FAKE_NVML_WORLD"), uuid, entry->d_name);
         FILE *file = fopen(path, "r");
         if (!file) continue;
-        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        size_t whole = fread(&stated, sizeof stated, 1, file);
         fclose(file);
         strcpy(path + strlen(path) - 6, ".lock");
         pid = holder_pid(path, &held);
-        if (!held) continue;
-        *used += figure(text, "\"memory\"");
-        if (figure(text, "\"listed_at\"") > now.tv_sec + now.tv_nsec / 1e9 || n == MAX_ITEMS)
-            continue;
-        process one = {pid, figure(text, "\"memory\""), -1, -1};
+        if (!whole || !held || !stated.memory) continue;
+        *used += stated.memory;
+        if (stated.listed_at > now.tv_sec + now.tv_nsec / 1e9 || n == MAX_ITEMS) continue;
+        process one = {pid, stated.memory, -1, -1};
         if (pid) out[n++] = one;
     }
     if (folder) closedir(folder);

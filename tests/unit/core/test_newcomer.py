@@ -272,7 +272,7 @@ def unwatch(world: World) -> None:
 def own_limit(world: World) -> int | None:
     running = world.gpu_state().stressor
     assert isinstance(running, Running)
-    return running.memory_limit.used
+    return running.memory_limit.used if running.memory_limit is not None else None
 
 
 def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:

@@ -27,6 +27,7 @@ from sentinel.core.newcomer import expect, limit_memory, newcomer
 from sentinel.core.observation import ChildFacts, Observation
 from sentinel.core.start_memory import LIBRARY_BYTES, VALID_S
 from sentinel.core.step import Send
+from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.stressor import (
     LARGE_BUFFER_BYTES,
@@ -38,6 +39,7 @@ from sentinel.protocol.stressor import (
     StartStage,
     size_in_chunks,
 )
+from sentinel.protocol.views import Allocation
 from tests.harness.world.gpus import fake_gpu
 
 GIB, MIB = 2**30, 2**20
@@ -175,6 +177,16 @@ def test_the_first_reading_after_ready_counts_where_nothing_exact_was_announced(
     assert state.stressor.expected == TOTAL - GIB
 
 
+def test_an_allocation_that_is_taken_at_ready_is_no_newcomer() -> None:
+    by = Caller(via="unix", uid=1, pid=5000, started=70)
+    allocation = Allocation(id="llm", gpu=GPU.uuid, size=4 * GIB, by=by, since=NOW)
+    state = replace(ready(PREPARING), allocations={"llm": allocation})
+    granted = QUIET + TAKEN + 4 * GIB
+    assert newcomer(state, reading(granted, NOW + 0.01), NOW + 0.01, CONFIG) is None
+    more = reading(granted + CONTEXT_BYTES + 2 * SLACK_BYTES, NOW + 0.01)
+    assert newcomer(state, more, NOW + 0.01, CONFIG) is not None
+
+
 # --- what the child and the supervisor tell each other ------------------------------------------
 
 
@@ -196,6 +208,32 @@ def test_a_starting_stressor_is_told_once_that_others_may_grow() -> None:
     assert isinstance(action, Send)
     assert action.message == MemoryLimit(used=None)
     assert not limit_memory(step.state, seen, CONFIG).actions
+
+
+def test_a_stressor_that_is_ready_is_told_that_others_may_grow_even_if_none_could_before() -> None:
+    seen = Observation(now=NOW, readings={})
+    assert not limit_memory(ready(PREPARING), seen, CONFIG).actions, "that of the start holds"
+    state = replace(ready(PREPARING), attribution=Attribution(may_grow=True))
+    step = limit_memory(state, seen, CONFIG)
+    assert [one.message for one in step.actions if isinstance(one, Send)] == [
+        MemoryLimit(used=None)
+    ]
+    assert not limit_memory(step.state, seen, CONFIG).actions
+
+
+def test_what_a_starting_stressor_saw_is_evidence_from_when_it_saw_it() -> None:
+    message = MemoryContention(grown=MIB // 2, at=NOW - 0.5, took=0.001)
+    state = fold(gpu(TAKING), ChildFacts(generation=1, messages=(message,)), NOW).state
+    evidence = newcomer(state, reading(QUIET), NOW, CONFIG)
+    assert evidence is not None
+    assert (evidence.at, evidence.grown) == (NOW - 0.5, MIB // 2)
+
+
+def test_a_reading_from_before_an_announcement_is_not_judged_by_it() -> None:
+    """The rehearsal took more than the chunks will."""
+    small = gpu(announced(StartStage.TAKING, QUIET, 64 * MIB))
+    assert newcomer(small, reading(QUIET + GIB, NOW - 0.01), NOW, CONFIG) is None
+    assert newcomer(small, reading(QUIET + GIB, NOW), NOW, CONFIG) is not None
 
 
 # --- properties ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import sys
 from pathlib import Path
 
@@ -11,10 +12,16 @@ import pytest
 from sentinel.errors import WorkloadError
 from sentinel.host import trusted_code
 from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
+from sentinel.stressor import main
 from sentinel.stressor.loader import load_workload
 
 OTHER = 4321
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusted_code, "_left_out", [])
 
 
 @pytest.fixture
@@ -52,6 +59,28 @@ def test_code_that_another_user_owns_may_not(folder: Path, path: str, module: st
     with pytest.raises(WorkloadError, match=f"belongs to uid {OTHER}") as caught:
         load_workload(f"{folder}/{module}:work")
     assert "run stressors as the user" in caught.value.remedy
+
+
+@as_root
+def test_compiled_code_of_another_user_may_not_be_imported(folder: Path) -> None:
+    compiled = Path(str(py_compile.compile(str(folder / "own.py"), doraise=True)))
+    assert why_untrusted_code(folder, "own") is None
+    os.chown(compiled, OTHER, OTHER)
+    assert why_untrusted_code(folder, "own") == f"{compiled} belongs to uid {OTHER}"
+    os.chown(compiled, 0, 0)
+    os.chown(compiled.parent, OTHER, OTHER)
+    assert why_untrusted_code(folder, "own") == f"{compiled.parent} belongs to uid {OTHER}"
+
+
+def test_torch_is_not_imported_from_a_folder_that_others_can_fill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    searched: list[bool] = []
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(main, "import_torch", lambda: searched.append(str(tmp_path) in sys.path))
+    main.load_torch()
+    assert searched == [False]
 
 
 @pytest.mark.parametrize(
