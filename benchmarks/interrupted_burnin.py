@@ -8,7 +8,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.handover_race import SHARE
@@ -42,45 +42,81 @@ def parse() -> argparse.Namespace:
 def run(rig: Rig, command: Sequence[str], phases: list[str], report: Path) -> Iterator[Record]:
     """Run a burn-in; yield the outcome of each newcomer, and that of the burn-in."""
     card = rig.host.cards[0]
-    newcomers = load(rig, card, len(phases)) if phases else []
+    newcomers = Newcomers(rig, card)
     burnin = rig.start(*command, "--report", str(report), "--json", cards=rig.host.cards)
-    phase, ready, waiting = "", False, list(phases)
-    for event in events_of(report, burnin):
-        if event.get("gpu") != card.uuid:
-            continue
-        if event["event"] == "burnin.phase_started":
-            phase = event["phase"]
-        if event["event"] in STAGES:
-            ready = event["event"] == "stressor.ready"
-        if ready and phase in waiting:
-            waiting.remove(phase)
-            time.sleep(random.uniform(*_MOMENTS))
-            yield {"phase": phase, **take(rig, newcomers.pop(0))}
+    events = (one for one in events_of(report, burnin) if one.get("gpu") == card.uuid)
+    waiting = list(phases)
+    yield from interrupt(events, waiting, newcomers.take)
     burnin.process.wait(TIMEOUT_S)
     yield {"exit_code": burnin.process.returncode, "no newcomer in": waiting, **verdict(report)}
 
 
-def load(rig: Rig, card: Card, count: int) -> list[Program]:
-    """Have newcomers wait that request nearly all that one finds free on the empty GPU."""
-    first = rig.newcomer("bare", card, 0)
-    first.ready()
-    first.send_line("go")
-    seen = first.wait(lambda line: "got" in line, TIMEOUT_S)
-    rig.end(first)
-    ask = int((seen.get("free") or card.total * 0.95) * SHARE)
-    newcomers = [rig.newcomer("bare", card, ask, stay=_STAY_S) for _ in range(count)]
-    for newcomer in newcomers:
+def interrupt(
+    events: Iterable[Record], waiting: list[str], take: Callable[[], Record]
+) -> Iterator[Record]:
+    """Yield the outcome of each newcomer, with the phase and the state that it met.
+
+    One that met a start, or no stressor, does not count for its phase: another one comes.
+
+    Args:
+        events: Those of the GPU.
+        waiting: The phases that are to have a newcomer; those that had one are removed.
+        take: Lets a newcomer take the GPU.
+    """
+    phase, ready = "", False
+    came: Record | None = None
+    for event in events:
+        if event["event"] == "burnin.phase_started":
+            phase = event["phase"]
+        if event["event"] in STAGES:
+            ready = event["event"] == "stressor.ready"
+        if came is not None:
+            yielding = event["event"] == "gpu.yielding" and event["at"] >= came["came_at"]
+            if not yielding and event["at"] <= came["left_at"]:
+                continue
+            state = event["stressor"] if yielding else None
+            yield {"phase": phase, "stressor": state, "stage": event.get("stage"), **came}
+            came = None
+            if state == "RUNNING" and phase in waiting:
+                waiting.remove(phase)
+        if ready and phase in waiting:
+            came = take()
+    if came is not None:
+        yield {"phase": phase, "stressor": None, **came}
+
+
+class Newcomers:
+    """Newcomers that request nearly all that one finds free on the empty GPU; one is loaded.
+
+    Args:
+        rig: The processes.
+        card: The GPU.
+    """
+
+    def __init__(self, rig: Rig, card: Card) -> None:
+        self._rig, self._card = rig, card
+        first = rig.newcomer("bare", card, 0)
+        first.ready()
+        first.send_line("go")
+        seen = first.wait(lambda line: "got" in line, TIMEOUT_S)
+        rig.end(first)
+        self._ask = int((seen.get("free") or card.total * 0.95) * SHARE)
+        self._loaded = self._load()
+
+    def _load(self) -> Program:
+        return self._rig.newcomer("bare", self._card, self._ask, stay=_STAY_S)
+
+    def take(self) -> Record:
+        """Let a newcomer take the GPU in a while; return its outcome once it has left."""
+        newcomer, self._loaded = self._loaded, self._load()
         newcomer.ready()
-    return newcomers
-
-
-def take(rig: Rig, newcomer: Program) -> Record:
-    """Let a newcomer take the GPU; return its outcome once it has left."""
-    newcomer.send_line("go")
-    outcome = newcomer.wait(lambda line: "got" in line, TIMEOUT_S)
-    newcomer.process.wait(TIMEOUT_S)
-    rig.end(newcomer)
-    return outcome
+        time.sleep(random.uniform(*_MOMENTS))
+        came_at = time.monotonic()
+        newcomer.send_line("go")
+        outcome = newcomer.wait(lambda line: "got" in line, TIMEOUT_S)
+        newcomer.process.wait(TIMEOUT_S)
+        self._rig.end(newcomer)
+        return {**outcome, "came_at": came_at, "left_at": time.monotonic()}
 
 
 def events_of(report: Path, burnin: Program) -> Iterator[Record]:
