@@ -198,7 +198,7 @@ def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> No
 def test_the_sentinel_of_a_user_who_owns_the_shared_folder_is_seen_by_all(
     shared: Path, mode: int
 ) -> None:
-    """No other user has locks or records there, but whoever is recorded there is found."""
+    """No other user has locks or records there, but who is recorded there is found."""
     folder = shared / "theirs"
 
     def first() -> list[int]:

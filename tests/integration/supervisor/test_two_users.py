@@ -138,7 +138,7 @@ def test_the_sentinel_of_another_user_leaves_the_gpus_of_root_alone(
 def test_root_waits_until_the_sentinel_of_another_user_ends(
     owners: tuple[Owner, Owner], locks: str
 ) -> None:
-    """The shared folder belongs to whoever was first, or cannot be created."""
+    """The shared folder belongs to the first user, or cannot be created."""
     root, other = owners
     folder = root.host.folder / "locks"
     if locks == "of the other user":
