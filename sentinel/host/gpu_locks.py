@@ -1,7 +1,8 @@
 """Locks that allow one sentinel per user and GPU, and records that show it to all users.
 
 A lock is a flock. The kernel drops it with the last process that holds the file open. So a dead
-sentinel leaves none behind, and a stressor that outlives its supervisor for a moment keeps it.
+sentinel leaves none behind, and a stressor that outlives its supervisor for a moment keeps it. A
+process that a workload left behind may keep it for longer, which blocks its GPU alone.
 Who can open a file can lock it: each user has files of their own, which only they can open.
 
 A record beside a lock tells other users. It counts while the process that it names is one of the
@@ -17,13 +18,15 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.host.procfs import own_stat, read_stat, read_status
+from sentinel.host.process_setup import SENTINEL
+from sentinel.host.procfs import ProcessStat, own_stat, read_command, read_stat, read_status
 from sentinel.host.registry import records_folder, running_burnins
 from sentinel.host.regular_file import make_private, open_regular, read_regular, why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -36,6 +39,9 @@ _RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>0|[1-9][0-9]{0,9})\.json", re.A
 _MAX_RECORD_BYTES = 4096
 #: The modes of the two kinds of folders.
 _SHARED, _PRIVATE = 0o1777, 0o700
+#: How long what has the lock of a dead supervisor may take to end, in seconds: a lease.
+_ENDING_S = 3.0
+_RETRY_S = 0.02
 _REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
 
 
@@ -53,11 +59,32 @@ class LockHolder:
         return f"pid {self.pid} of uid {self.uid} since {self.since}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class StrayHolder:
+    """A process that has the lock of a GPU, and whose sentinel has ended."""
+
+    pid: int
+    title: str
+
+    def __str__(self) -> str:
+        """Describe it for people."""
+        return f"pid {self.pid} ({self.title}), which a workload of an ended sentinel left behind"
+
+
+class _StrayError(Exception):
+    """A stray process has the lock of a GPU."""
+
+    def __init__(self, holder: StrayHolder) -> None:
+        super().__init__(str(holder))
+        self.holder = holder
+
+
 class GpuLocks:
     """The locks of some GPUs, held until :meth:`release` and by every child that inherits them.
 
     Either all are taken or none. A GPU with a sentinel of another user is left to that one, but
-    root uses it, too: each yields to the stressors of the other.
+    root uses it, too: each yields to the stressors of the other. A GPU that only a stray process
+    has is left out.
 
     Args:
         gpus: The GPUs to lock.
@@ -68,10 +95,11 @@ class GpuLocks:
     Attributes:
         gpus: The GPUs that are locked.
         others: The sentinels of other users on the GPUs, by UUID.
+        strays: The stray processes on the GPUs that are left out, by UUID.
 
     Raises:
-        GpuHeldError: Another sentinel of this user holds a GPU, or other users hold all of them;
-            the message names them.
+        GpuHeldError: Another sentinel of this user holds a GPU, or other users or stray processes
+            hold all of them; the message names them.
         AccessDeniedError: A GPU can be locked in none of the folders.
     """
 
@@ -85,15 +113,15 @@ class GpuLocks:
         self._seen = tuple(shared)
         self.gpus = tuple(gpus)
         self.others: Mapping[str, LockHolder] = {}
+        self.strays: dict[str, StrayHolder] = {}
+        self._patient_until = time.monotonic() + _ENDING_S
         if not self.gpus:
             return
         self._shared = [path for path in shared if self._prepare(path, _SHARED)]
         folders = [*self._shared, *(path for path in private if self._prepare(path, _PRIVATE))]
         self._leave_others()
         try:
-            for gpu in self.gpus:
-                self._lock(gpu, folders)
-                self._record(gpu)
+            self._lock_all(folders)
         except BaseException:
             self.release()
             raise
@@ -144,12 +172,34 @@ class GpuLocks:
         }
         free = tuple(gpu for gpu in self.gpus if uid == 0 or gpu.uuid not in self.others)
         if not free:
-            what = "; ".join(_held(gpu, self.others[gpu.uuid]) for gpu in self.gpus)
+            what = "; ".join(_another(gpu, self.others[gpu.uuid]) for gpu in self.gpus)
             raise GpuHeldError(what, _REMEDY)
         self.gpus = free
 
+    def _lock_all(self, folders: Sequence[Path]) -> None:
+        """Take the locks of all GPUs, and leave out those that stray processes have."""
+        for gpu in self.gpus:
+            try:
+                self._lock(gpu, folders)
+            except _StrayError as error:
+                for file in self._files.pop(gpu.uuid, ()):
+                    os.close(file)
+                self.strays[gpu.uuid] = error.holder
+            else:
+                self._record(gpu)
+        blocked = [gpu for gpu in self.gpus if gpu.uuid in self.strays]
+        self.gpus = tuple(gpu for gpu in self.gpus if gpu.uuid not in self.strays)
+        if not self.gpus:
+            what = "; ".join(_held(gpu, self.strays[gpu.uuid]) for gpu in blocked)
+            pids = " ".join(str(pid) for pid in sorted({s.pid for s in self.strays.values()}))
+            raise GpuHeldError(what, f"End it: kill {pids}. Nothing was started.")
+
     def _lock(self, gpu: Gpu, folders: Iterable[Path]) -> None:
-        """Take the lock of one GPU in each folder where this user can."""
+        """Take the lock of one GPU in each folder where this user can.
+
+        Raises:
+            _StrayError: A stray process has it.
+        """
         for folder in folders:
             path = folder / f"{gpu.uuid}.{os.getuid()}.lock"
             try:
@@ -158,19 +208,42 @@ class GpuLocks:
                 self._reasons.append(f"{path}: {error.strerror}")
                 continue
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+                self._wait(gpu, file)
+            except BaseException:
                 os.close(file)
-                them = holders(self._seen, {gpu.uuid}).get(gpu.uuid, ())
-                own = [holder for holder in them if holder.uid == os.getuid()]
-                who = own[0] if own else "one that is ending, or in another PID namespace"
-                raise GpuHeldError(_held(gpu, who) + _burnin_of(own), _REMEDY) from error
+                raise
             self._files.setdefault(gpu.uuid, []).append(file)
         if gpu.uuid not in self._files:
             raise AccessDeniedError(
                 f"GPU {gpu.index} ({gpu.uuid}) cannot be locked: {'; '.join(self._reasons)}",
                 "Create one of the folders for this user, or set XDG_RUNTIME_DIR to another.",
             )
+
+    def _wait(self, gpu: Gpu, file: int) -> None:
+        """Take the lock of a file of a GPU; what is ending has some time to release it.
+
+        Raises:
+            GpuHeldError: A sentinel of this user has it.
+            _StrayError: A stray process has it.
+        """
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            them = holders(self._seen, {gpu.uuid}).get(gpu.uuid, ())
+            own = [holder for holder in them if holder.uid == os.getuid()]
+            if own:
+                raise GpuHeldError(_another(gpu, own[0]) + _burnin_of(own), _REMEDY)
+            if time.monotonic() >= self._patient_until:
+                break
+            time.sleep(_RETRY_S)
+        found = _processes_with(file)
+        supervisors = [process for process in found if process.name == SENTINEL]
+        if found and not supervisors:
+            title = read_command(found[0].pid, found[0].started) or found[0].name
+            raise _StrayError(StrayHolder(pid=found[0].pid, title=title))
+        pids = ", ".join(f"pid {process.pid}" for process in supervisors)
+        raise GpuHeldError(_another(gpu, pids or "one in another PID namespace"), _REMEDY)
 
     def _record(self, gpu: Gpu) -> None:
         """Write the identity of this process where other users look.
@@ -280,5 +353,31 @@ def _burnin_of(holders_: Sequence[LockHolder]) -> str:
     return ""
 
 
+def _processes_with(file: int) -> list[ProcessStat]:
+    """List the other living processes that have a file open, as far as they are visible."""
+    there, found = os.fstat(file), list[ProcessStat]()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if any(_is_same(there, number) for number in (entry / "fd").iterdir()):
+                process = read_stat(entry.name)
+                found += [process] if process is not None and process.alive else []
+    return sorted(found, key=lambda process: process.pid)
+
+
+def _is_same(file: os.stat_result, descriptor: Path) -> bool:
+    """Check whether a descriptor in /proc is of this file."""
+    try:
+        other = descriptor.stat()
+    except OSError:  # it was closed
+        return False
+    return (other.st_dev, other.st_ino) == (file.st_dev, file.st_ino)
+
+
+def _another(gpu: Gpu, holder: object) -> str:
+    return _held(gpu, f"another sentinel: {holder}")
+
+
 def _held(gpu: Gpu, holder: object) -> str:
-    return f"GPU {gpu.index} ({gpu.uuid}) is held by another sentinel: {holder}"
+    return f"GPU {gpu.index} ({gpu.uuid}) is held by {holder}"

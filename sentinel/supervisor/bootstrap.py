@@ -301,7 +301,7 @@ def _unused(found: Found, now: float) -> list[Event]:
 
 
 def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
-    """Build an event for each selected GPU that has a sentinel of another user."""
+    """Build an event for each selected GPU of another user's sentinel or a stray process."""
     used = {gpu.uuid for gpu in locks.gpus}
     return [
         Event(
@@ -310,7 +310,7 @@ def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
             gpu=uuid,
             fields={"holder": str(holder), "used": uuid in used},
         )
-        for uuid, holder in locks.others.items()
+        for uuid, holder in (*locks.others.items(), *locks.strays.items())
     ]
 
 

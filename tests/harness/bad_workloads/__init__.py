@@ -324,6 +324,20 @@ def forks_many(ctx: WorkloadContext, *, count: int = 60) -> None:
     well_behaved(ctx)
 
 
+def leaves_a_process_behind(ctx: WorkloadContext) -> None:
+    """Fork a copy below Python that leads a session of its own, before Ready."""
+    ctx.pace()
+    libc = ctypes.PyDLL(None)
+    if not libc.fork():
+        libc.setsid()
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            if not os.path.realpath(entry).endswith(".lock"):  # pipes would keep their readers
+                libc.close(int(entry.name))
+        while True:
+            libc.pause()
+    well_behaved(ctx)
+
+
 def starts_processes(ctx: WorkloadContext) -> None:
     """Start a program that never ends."""
     become_ready(ctx)

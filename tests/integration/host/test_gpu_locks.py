@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
-from sentinel.host.gpu_locks import GpuLocks, holders
+from sentinel.host import gpu_locks
+from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -82,6 +84,100 @@ def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:
     locked(folder, 0).release()
     held.release()
     locked(folder, 0, 1).release()
+
+
+@contextmanager
+def left_behind(folder: Path, name: str) -> Iterator[int]:
+    """Have a process of this name keep the lock of GPU 0 after the sentinel; yield its PID."""
+    result, its_result = os.pipe()
+    sentinel = os.fork()
+    if sentinel == 0:
+        locked(folder, 0)
+        pid = os.fork()
+        if pid == 0:
+            Path("/proc/self/comm").write_text(name)
+            signal.pause()
+        os.write(its_result, str(pid).encode())
+        os._exit(0)
+    os.waitpid(sentinel, 0)
+    pid = int(os.read(result, 20))
+    try:
+        eventually(lambda: Path(f"/proc/{pid}/comm").read_text() == f"{name}\n")
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.close(result)
+        os.close(its_result)
+
+
+def test_a_gpu_whose_lock_only_a_stray_process_has_is_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
+    folder = tmp_path / "locks"
+    with left_behind(folder, "stray") as pid:
+        locks = locked(folder, 0, 1)
+        assert [gpu.index for gpu in locks.gpus] == [1]
+        assert locks.files(gpu(0)) == ()
+        assert locks.strays["GPU-0"].pid == pid
+        assert str(locks.strays["GPU-0"]).startswith(f"pid {pid} (")
+        with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
+            locked(folder, 0, 1)
+        locks.release()
+        with pytest.raises(GpuHeldError, match=rf"GPU 0 .*pid {pid} \(.*left behind") as error:
+            locked(folder, 0)
+        assert f"kill {pid}" in error.value.remedy
+
+
+def test_a_sentinel_without_a_record_is_no_stray_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
+    with (
+        left_behind(tmp_path / "locks", "sentinel") as pid,
+        pytest.raises(GpuHeldError, match=f"another sentinel: pid {pid}"),
+    ):
+        locked(tmp_path / "locks", 0, 1)
+
+
+def test_a_lock_whose_last_process_is_ending_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "locks"
+    with left_behind(folder, "stray") as pid:
+
+        def end(*arguments: Any) -> dict[str, list[LockHolder]]:
+            """Look for sentinels twice: before the locks, and when one is not free."""
+            looks.append(holders(*arguments))
+            if len(looks) == 2:
+                os.kill(pid, signal.SIGKILL)
+            return looks[-1]
+
+        looks: list[dict[str, list[LockHolder]]] = []
+        monkeypatch.setattr(gpu_locks, "holders", end)
+        locks = locked(folder, 0)
+        assert [gpu.index for gpu in locks.gpus] == [0]
+        locks.release()
+    assert len(looks) >= 2
+
+
+@pytest.mark.long
+def test_what_a_workload_left_behind_blocks_its_gpu_alone(simulated: SimulatedHost) -> None:
+    flags = ("--poll", "200ms", "--workload", "bad_workloads:leaves_a_process_behind")
+    with simulated.sentinel(1, *flags) as first:
+        first.wait_for("stressor.ready")
+        titled = first.stressors()  # the copy has the title of the stressor
+        (stray,) = (copy for copy in titled if copy.parent() in titled)
+        assert first.stop() == 0
+    try:
+        with simulated.sentinel(2, *QUICK) as second:
+            holder = second.wait_for("gpu.held_elsewhere", gpu=0)["holder"]
+            assert holder.startswith(f"pid {stray.pid} (sentinel: keeps idle GPU ")
+            second.wait_for("stressor.ready", gpu=1)
+            assert second.stop() == 0
+    finally:
+        stray.kill()
 
 
 def test_only_its_owner_opens_a_lock_and_every_user_reads_the_record(tmp_path: Path) -> None:
