@@ -24,12 +24,18 @@ class Tensor(bytearray):
 
 
 class Placeholder:
-    """Stands for anything that a module names while it is imported."""
+    """Stands for anything that is named or drawn before a GPU is known."""
 
     def __getattr__(self, name: str) -> Placeholder:
         if name.startswith("__"):
             raise AttributeError(name)
         return Placeholder()
+
+    def __call__(self, *_: object, **__: object) -> Placeholder:
+        """Do nothing."""
+        return self
+
+    __getitem__ = __and__ = __call__
 
 
 class TorchDispatchMode:
@@ -73,10 +79,12 @@ class cuda:  # noqa: N801 - as torch calls it
         return False
 
 
-def empty(size: int, *, dtype: object) -> Tensor:
-    """Allocate bytes of the host."""
-    del dtype
-    return Tensor(size)
+def empty(
+    size: int | tuple[int, ...], *, dtype: object, device: str | None = None
+) -> Tensor | Placeholder:
+    """Allocate bytes of the host; only inputs of products have several dimensions."""
+    del dtype, device
+    return Tensor(size) if isinstance(size, int) else Placeholder()
 
 
 def set_num_threads(count: int) -> None:
