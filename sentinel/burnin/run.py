@@ -27,7 +27,7 @@ from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host
 from sentinel.diagnostics.kernel_log import KernelLog
-from sentinel.errors import DriverUnavailableError, SentinelError
+from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.api_types import Settings
@@ -116,8 +116,10 @@ def record_run(
                 version = client.status().daemon.version
                 now = _present_settings(client, request, work.gpus)
                 check_settings(folder, version, now)
-            events = stack.enter_context(folder.appended(folder.events))
-            samples = stack.enter_context(folder.appended(folder.samples))
+            events = folder.appended(folder.events)
+            stack.callback(_close, events)
+            samples = folder.appended(folder.samples)
+            stack.callback(_close, samples)
             kernel = stack.enter_context(KernelLog())
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
@@ -139,7 +141,7 @@ def record_run(
                     if event.name == "burnin.measured":
                         write(measured(event.fields))
                     else:
-                        _keep(event, events)
+                        _keep(event, events, folder.events)
                     on_event(event)
             finally:
                 sampler.stop()
@@ -331,10 +333,23 @@ def _goes_on(client: Client, run: str) -> bool:
     return current is not None and current.id == run
 
 
-def _keep(event: EventInfo, file: IO[str]) -> None:
-    """Write an event of the run or of the host."""
+def _keep(event: EventInfo, file: IO[str], path: Path) -> None:
+    """Write an event of the run or of the host.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
     fields = dict(event.fields)
     if event.name == "lost":  # this client was too slow
         fields = {"event": LOST, "at": time.monotonic(), "events": fields["count"]}
-    file.write(json.dumps(fields) + "\n")
-    file.flush()
+    try:
+        file.write(json.dumps(fields) + "\n")
+        file.flush()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _close(file: IO[str]) -> None:
+    """Close a file; a line that it could not write was reported before."""
+    with suppress(OSError):
+        file.close()

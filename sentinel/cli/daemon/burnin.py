@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -381,12 +381,12 @@ def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:
     assert process.stdout is not None  # noqa: S101
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(json.dumps(vars(order)).encode())
-    with process.stdout as pipe:
-        answer = pipe.readline()
+    answer = process.stdout.readline()
     told: dict[str, Any] = (
         json.loads(answer) if answer else {"what": "the recording process has failed"}
     )
     if "what" in told:
+        process.stdout.close()
         process.wait()
         with contextlib.suppress(OSError):  # it has a run
             Path(order.folder).rmdir()
@@ -403,11 +403,13 @@ def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:
 
 @click.command("record", hidden=True)
 def record() -> int:
-    """Record a run; the order comes over standard input, and the result of the start goes out.
+    """Record a run; the order comes over standard input.
 
-    A signal cancels the run, so that it ends with a report.
+    The result of the start goes out, and later the error that ends the record. A signal cancels the
+    run, so that it ends with a report.
     """
     order = Order(**json.loads(sys.stdin.read()))
+    answers = os.fdopen(os.dup(1), "w", buffering=1)  # after the terminal was left, too
     if order.socket is None:
         end_with_parent(order.command, signal.SIGTERM)
     for number in _ENDS:
@@ -441,11 +443,13 @@ def record() -> int:
                 if why := register(folder, Path(order.state), plan):
                     what = f"`sentinel health` will not know this run: {why}"
                     click.echo(f"sentinel: warning: {what}", err=True)
-            _report_start(order, client, run)
+            _report_start(order, client, run, answers)
 
         clean = record_run(request, partial(_connected, order), begin, judge)
     except SentinelError as error:
-        print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
+        told = {"what": error.what, "remedy": error.remedy, "code": error.exit_code}
+        with contextlib.suppress(OSError):  # the command has ended
+            print(json.dumps(told), file=answers)
         return int(error.exit_code)
     except (BrokenPipeError, KeyboardInterrupt):  # the command has ended before the run had begun
         return int(ExitCode.INTERRUPTED)
@@ -500,7 +504,7 @@ def _count_work(client: Client, shared: Path) -> None:
         verified_store.add_work(shared / verified_store.NAME, client.status().gpus)
 
 
-def _report_start(order: Order, client: Client, run: str) -> None:
+def _report_start(order: Order, client: Client, run: str, answers: IO[str]) -> None:
     """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
 
     def cancel(_number: int, _frame: FrameType | None) -> None:
@@ -510,7 +514,7 @@ def _report_start(order: Order, client: Client, run: str) -> None:
 
     for number in _ENDS:
         signal.signal(number, cancel)
-    print(json.dumps({"socket": client.address.socket, "run": run}), flush=True)
+    print(json.dumps({"socket": client.address.socket, "run": run}), file=answers)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

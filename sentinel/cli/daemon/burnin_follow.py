@@ -322,7 +322,11 @@ class Following:
         Raises:
             ConfigError: There is none, since the process that recorded the run has failed.
         """
-        ended = None if self._recorder is None else self._recorder.wait()
+        said, ended = b"", None
+        if self._recorder is not None and self._recorder.stdout is not None:
+            with self._recorder.stdout as answers:
+                said = answers.read()
+            ended = self._recorder.wait()
         file = self._folder.report
         with contextlib.suppress(OSError, ValueError):
             report: dict[str, Any] = json.loads(file.read_text())
@@ -333,8 +337,11 @@ class Following:
             run = self._client.status().daemon.burnin
             if run is not None and _id_of(self._folder) == run.id:
                 self._client.cancel_burnin(run.id)
+        why = "the process that recorded the run has failed"
+        with contextlib.suppress(ValueError, KeyError):
+            why = json.loads(said)["what"]
         raise ConfigError(
-            f"{file} was not written: the process that recorded the run has failed",
+            f"{file} was not written: {why}",
             f"To judge what it recorded: sentinel report {shlex.quote(str(self._folder.path))}",
         )
 

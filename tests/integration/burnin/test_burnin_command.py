@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -22,7 +23,9 @@ from sentinel.host import verified_store
 from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
+from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.preloaded import FailingDisk
 from tests.harness.programs import output_of, run_program
 from tests.harness.report_formats import (
     SCHEMA,
@@ -398,6 +401,41 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     assert gpu["index"] == 0
     assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
     assert xid_check(gpu)["status"] == "not tested"
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("file", ["events.jsonl", "counters.json", "report.json"])
+def test_a_disk_that_fills_up_during_a_run_is_the_reason_of_its_end(
+    simulated: SimulatedHost,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+) -> None:
+    """Once there is room again, what was recorded is gone on with or judged."""
+    disk = FailingDisk(tmp_path, shared_folder(tmp_path_factory))
+    for name, text in disk.environment.items():
+        monkeypatch.setenv(name, text)
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 3")))
+    with run.started() as process:
+        eventually(lambda: run.events("stressor.ready"))
+        disk.set(f"write {run.folder}/{file} {errno.ENOSPC}")
+        output = output_of(process, ExitCode.USAGE)
+    assert f"{file} cannot be written: No space left on device" in output
+    assert "Traceback" not in output
+    assert simulated.empty()
+    assert not (run.folder / "report.json").exists()
+    disk.set()
+    if file == "events.jsonl":  # as of a run that was cancelled then
+        run.run(resume=True)
+        check_passed(run.report())
+        return
+    words = [sys.executable, "-m", "sentinel", "report", "--json", str(run.folder)]
+    done = run_program(*words, env=simulated.environment())
+    if file == "counters.json":  # those at the end of the run are unknown
+        assert done.returncode == ExitCode.INCOMPLETE
+    else:
+        check_passed(json.loads(done.stdout))
 
 
 def test_a_gpu_in_mig_mode_is_said_to_be_not_tested(simulated: SimulatedHost) -> None:

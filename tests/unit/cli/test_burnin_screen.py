@@ -193,7 +193,7 @@ def test_ctrl_c_cancels_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Following, "_print_events", follow)
     (tmp_path / "report.json").write_text('{"verdict": "PASS"}')
-    recorder: Any = SimpleNamespace(wait=lambda: int(ExitCode.OK))
+    recorder: Any = SimpleNamespace(stdout=io.BytesIO(), wait=lambda: int(ExitCode.OK))
     following = Following(RunFolder(path=tmp_path), client, recorder, run="own")
     assert following.to_report(as_json=False) == ExitCode.OK
     assert cancelled == ["own"]
