@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sqlite3
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.protocol.history_types import PastEvent
-from tests.harness.daemon_harness import Daemon
+from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
+from tests.harness.given_settings import shown
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.preloaded import FailingDisk
 from tests.harness.sentinel_process import eventually
 
@@ -143,3 +146,99 @@ def test_a_token_that_could_not_be_stored_is_created_by_the_next_daemon(
     daemon.start(1, *tcp)
     assert len(daemon.places.token.read_text()) > 32
     assert not warnings_about(daemon, "token")[2:]
+
+
+# --- a disk without room, with the socket and the state on it ---------------------------------
+
+
+@contextmanager
+def small_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> Iterator[Daemon]:
+    """Mount a file system in memory for the files of a daemon, and end the daemon with it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"{options},mode=700", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs to mount a file system")
+    monkeypatch.setenv("SENTINEL_SOCKET", str(folder / "sock"))
+    monkeypatch.setenv("STATE_DIRECTORY", str(folder))
+    daemon = Daemon(SimulatedHost(folder.parent))
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def leave_room(folder: Path, pages: int) -> None:
+    """Fill a file system but for so many pages."""
+    (folder / "fill").unlink(missing_ok=True)
+    free = os.statvfs(folder).f_bavail - pages
+    (folder / "fill").write_bytes(bytes(free * os.sysconf("SC_PAGESIZE")))
+
+
+def test_a_start_without_room_for_its_files_is_refused_whole(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one file more each time, until it starts."""
+    host, refusals = daemon.host, 0
+    for files in range(2, 20):
+        with small_disk(tmp_path / "disk", monkeypatch, f"nr_inodes={files}") as small:
+            done = small.run_unchecked("start", "--simulate", "1", "--wait", "0", *QUICK)
+            if done.code == 0:
+                small.wait_until_occupied(0)
+                break
+            refusals += 1
+            assert done.code == 2
+            assert "No space left on device" in done.err
+            assert not small.places.socket.exists()
+            assert host.empty()
+    else:
+        pytest.fail("it never starts")
+    assert refusals
+
+
+#: What a client asks for, and what else it is told where that cannot be stored.
+COMMANDS = {
+    ("reserve", "--gpus", "0", "--for", "1h", "--reason", "new"): None,
+    ("reserve", "--cancel", "all"): "is over, but another daemon would restore it",
+    ("session", "start", "train", "--gpus", "0", "memory=50%"): None,
+    ("set", "--save", "grace=7s"): None,
+}
+
+
+def known_to(daemon: Daemon) -> list[list[str]]:
+    """List what a daemon knows of what clients asked for."""
+    status = daemon.client.status()
+    settings = shown(daemon.client.request("GET", "/v1/settings"))
+    return [
+        [str(held.reason) for held in status.reservations],
+        [session.name for session in status.sessions],
+        [settings["grace"][0]],
+    ]
+
+
+@pytest.mark.parametrize("pages", range(4))
+def test_on_a_full_disk_a_command_is_refused_with_the_reason_or_outlives_the_daemon(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """Also while the next daemon finds the disk as full as the first one left it."""
+    host, place = daemon.host, tmp_path / "disk"
+    with small_disk(place, monkeypatch, "size=4m") as small:
+        small.start(2)
+        small.run("reserve", "--gpus", "1", "--for", "1h", "--reason", "kept")
+        leave_room(place, pages)
+        restored: list[str] = []
+        for words, otherwise in COMMANDS.items():
+            done = small.run_unchecked(*words)
+            assert done.code in {0, 2}
+            if done.code:
+                assert "cannot be written: No space left on device" in done.err
+                assert otherwise is None or otherwise in done.err
+                restored += ["kept"] if otherwise else []
+        with host.job(0, stay=0.1) as newcomer:
+            assert newcomer.got_memory()
+        reservations, *others = known_to(small)
+        for room in (pages, 500):
+            small.kill()
+            leave_room(place, room)
+            small.start(2)
+            assert known_to(small) == [reservations + restored, *others]
