@@ -82,12 +82,11 @@ class Child:
         """Renew the lease until the child sends a message of ``kind``; return it."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
+            alive = self.process.is_alive()  # first: the last message is sent just before the end
             message = self._receive()
             if isinstance(message, kind):
                 return message
-            assert message is not None or self.process.is_alive(), (
-                f"the child ended after {self.received}"
-            )
+            assert message is not None or alive, f"the child ended after {self.received}"
         raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.received}")
 
     def send(self, message: object) -> None:
