@@ -81,7 +81,8 @@ class Starts:
             record |= self._races.handover(start.sentinel, card, start.before)
             self._ready_s[workload, place, cold] = start.ready_s() or ready_s
             self._client().set({"standby": "on"})  # it loads while the GPU is left alone
-        return [{**record, "workload": workload, "used": used, "code": self.code}]
+        name = workload.rpartition("/")[2]
+        return [{**record, "workload": name, "used": used, "code": self.code}]
 
     def _learn(self, workload: str, place: Place, *, cold: bool) -> None:
         """Measure a start without a newcomer."""
