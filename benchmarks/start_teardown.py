@@ -29,7 +29,7 @@ from benchmarks.teardown import kill_and_watch
 from sentinel.config.specs import parse_workload
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import STRESSOR_STAMPS, Stamps
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,
     Activate,
@@ -83,7 +83,7 @@ class Stressor:
         main_thread_trace.create(path)
         self._path = path
         self._child = Child(traced_standby, StandbySpec(), (str(path),), _ENVIRONMENT)
-        self._stamps = Stamps.create(1)
+        self._stamps = Stamps.create(STRESSOR_STAMPS)
         self._renewed_at = float("inf")
         self.pid = self._child.pid
         #: The times and names of the stages of its start.
