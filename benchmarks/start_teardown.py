@@ -292,13 +292,14 @@ def table(results: Results) -> str:
             continue
         came = [one["newcomer"] for one in trials if "newcomer" in one]
         times = [
-            [one[name] * 1e3 for one in trials if one[name] is not None]
-            for name in ("first_free_s", "all_free_s", "exit_s")
+            [one[name] * 1e3 for one in trials if one.get(name) is not None]
+            for name in ("first_free_s", "all_free_s", "unmapped_s", "exit_s")
         ]
         spread = [f"{median(ms):.0f} / {max(ms):.0f} ms" if ms else "-" for ms in times]
         got = f"{sum(bool(one['got']) for one in came)} of {len(came)}" if came else "-"
         rows.append([cell, str(len(trials)), *spread, got])
-    head = ["killed", "trials", "first free byte, median / worst", "all free", "exit", "newcomers"]
+    head = ["killed", "trials", "first free byte, median / worst", "all free", "unmapped", "exit"]
+    head += ["newcomers"]
     return "\n".join([machine_line(results), "", markdown(head, rows)])
 
 

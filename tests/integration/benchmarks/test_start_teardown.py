@@ -34,7 +34,8 @@ def test_a_start_is_killed_beside_a_newcomer_and_its_last_moments_are_recorded(
     assert start["positions"]
     assert start["threads_before"]
     for record in (ready, start):
-        assert 0 < record["exit_s"] < TIMEOUT_S
+        assert 0 < record["unmapped_s"] <= record["exit_s"] < TIMEOUT_S
+        assert record["anonymous_mib"] > 50
     assert "| start hold |" in done.stdout
 
 
