@@ -104,7 +104,7 @@ EVENTS: tuple[tuple[int, str, dict[str, Any]], ...] = (
     ),
     (2, "gpu.yielding", {"processes": [], "grown": 540 * 2**20}),
     (2, "gpu.handed_over", {"kill_s": 0.001, "exit_s": 0.012, "memory_back_s": 0.049}),
-    (7, "gpu.unknown", {"reason": "the driver did not answer for 6 s"}),
+    (7, "gpu.unknown", {"reason": "the driver did not answer for 6 s", "lost": False}),
 )
 
 #: Invented readings for the curves, instead of those of the API.

@@ -171,8 +171,13 @@ class PhaseRecord:
 
     def median(self, name: str) -> float | None:
         """Compute the median of a reading over the stretches that count."""
-        values = [s.values[name] for s in self.judged(self.telemetry) if s.values.get(name)]
+        values = self.readings(name)
         return statistics.median(values) if values else None
+
+    def readings(self, name: str) -> list[float]:
+        """Select the known values of a reading over the stretches that count; 0 is one."""
+        values = (sample.values.get(name) for sample in self.judged(self.telemetry))
+        return [float(value) for value in values if value is not None]
 
     def link_rates(self) -> dict[str, list[float]]:
         """Select the rates of each link, in bytes a second, by the name of the measurement."""
@@ -250,6 +255,11 @@ class GpuRecord:
     ended: str | None = ""
     #: The times after that in which a daemon did other work on it.
     elsewhere: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def model(self) -> str:
+        """The name of its model; empty if it is not known."""
+        return self.before.name if self.before is not None else ""
 
     def named(self, *names: str) -> list[Mapping[str, Any]]:
         """Select events by name."""

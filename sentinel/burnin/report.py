@@ -21,6 +21,7 @@ from sentinel.burnin.checks.evidence import (
 )
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.checks.required import judged_checks
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
@@ -114,25 +115,31 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     own = judge_by_own_checks(
         registered_checks(CHECKS.ids), folder.path, run.records.keys(), thresholds
     )
+    records = sorted(run.records.values(), key=lambda record: record.index)
+    results = {
+        record.uuid: CHECKS.run(evidence_of_load(record, run, former, thresholds.xids), thresholds)
+        for record in records
+    }
+    judged = {uuid: judged_checks(found) for uuid, found in results.items()}
     gpus = []
-    for record in sorted(run.records.values(), key=lambda record: record.index):
-        evidence = evidence_of_load(record, run, former, thresholds.xids)
-        results = [*CHECKS.run(evidence, thresholds), *own.gpus[record.uuid]]
-        gpus.append(judge_gpu(record, results, run.plan))
+    for record in records:
+        twins = {
+            check
+            for other in records
+            if other is not record and other.model == record.model
+            for check in judged[other.uuid]
+        }
+        everything = [*results[record.uuid], *own.gpus[record.uuid]]
+        gpus.append(judge_gpu(record, everything, run.plan, twins))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     host = run.host if run.selected is False else ()
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
     parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
-    count = (
-        ()
-        if run.expected is None
-        else (
-            ExpectedEvidence(
-                expected=run.expected, listed=run.node, known=run.known, pci_devices=devices
-            ),
-        )
+    expected = ExpectedEvidence(
+        expected=run.expected, listed=run.node, known=run.known, pci_devices=devices
     )
+    count = (expected,) if run.expected is not None or run.selected is False else ()
     node = (
         *(
             CHECKS.run(NodeEvidence(gpus=run.node, pci_devices=devices), thresholds)

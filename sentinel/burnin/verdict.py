@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, worst_first
 from sentinel.burnin.checks.measures import format_value
+from sentinel.burnin.checks.required import missing_evidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.config.plan import Plan
 from sentinel.errors import ExitCode
@@ -69,11 +70,22 @@ class GpuVerdict:
         return (*map(describe_result, faults), *self.incomplete, *map(describe_result, others))
 
 
-def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> GpuVerdict:
-    """Judge a GPU by the results of its checks and by what it has done of the plan."""
+def judge_gpu(
+    record: GpuRecord, results: Sequence[CheckResult], plan: Plan, twins: Collection[str] = ()
+) -> GpuVerdict:
+    """Judge a GPU by the results of its checks and by what it has done of the plan.
+
+    Args:
+        record: The GPU.
+        results: Of its checks.
+        plan: The plan.
+        twins: The checks that have judged another GPU of its model.
+    """
     found = {result.status for result in results}
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
-    missing += _unknown(record)
+    unknown = _unknown(record)
+    # Without counters or results, that is the reason; each check would only repeat it.
+    missing += unknown or missing_evidence(results, plan, record.before, twins)
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:

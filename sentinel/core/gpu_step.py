@@ -108,18 +108,19 @@ def _update_occupancy(
     if after == before:
         return Step(gpu_state, due=due)
     gpu_state = replace(gpu_state, occupancy=after)
+    lost = reading is not None and reading.lost
     match before, after:
         case Busy(processes=old), Busy(processes=new) if [p.pid for p in old] == [
             p.pid for p in new
         ]:
             return Step(gpu_state, due=due)
-        case Unknown(reason=old), Unknown() if old != NOT_READ:
+        case Unknown(reason=old), Unknown() if old != NOT_READ and not lost:
             return Step(gpu_state)
         case _, Busy(reason=reason):
             fields = {"reason": reason, "processes": process_fields(gpu_state)}
             event = gpu_event("gpu.busy", gpu_state, now, **fields)
         case _, Unknown(reason=reason):
-            event = gpu_event("gpu.unknown", gpu_state, now, reason=reason)
+            event = gpu_event("gpu.unknown", gpu_state, now, reason=reason, lost=lost)
         case _:
             event = gpu_event("gpu.idle", gpu_state, now, left_alone_s=gpu_state.rearm)
     return Step(gpu_state, events=(event,), due=due)

@@ -98,7 +98,7 @@ HEALTHY = Counters(
 def random_healthy(dice: random.Random, index: int = 0) -> Counters:
     """Vary the counters of a healthy GPU as a fleet does: models, ages, loads, missing values."""
     links = dice.choice(((), HEALTHY.nvlinks or ()))
-    idle = dice.random() < 0.5
+    idle, limit = dice.random() < 0.5, dice.choice((500.0, 700.0))
     old = replace(
         HEALTHY,
         index=index,
@@ -115,7 +115,8 @@ def random_healthy(dice: random.Random, index: int = 0) -> Counters:
         power_throttled_s=dice.uniform(0, 1e6),
         software_thermal_throttled_s=dice.uniform(0, 1e3),
         reasons=("gpu_idle",) if idle else dice.choice(((), ("sw_power_cap",))),
-        power_limit_w=dice.choice((500.0, 700.0)),
+        power_limit_w=limit,
+        power_limit_default_w=limit,
         temperature_c=dice.randrange(25, 84),
         memory_temperature_c=dice.randrange(25, 89),
         temperature_margin_c=dice.randrange(4, 60),

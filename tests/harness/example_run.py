@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
-from sentinel.protocol.counters import Counters
+from tests.harness.check_evidence import HEALTHY
 
 BEGAN = 1000.0
 STARTED = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
@@ -119,7 +119,8 @@ class ExampleRun:
 
     def _counters(self, index: int, at: float) -> dict[str, Any]:
         return asdict(
-            Counters(
+            replace(
+                HEALTHY,
                 uuid=uuid(index),
                 index=index,
                 name=self.model,
@@ -128,16 +129,7 @@ class ExampleRun:
                 serial=f"16520000{index:05d}",
                 pci_bus_id=f"00000000:{index + 1:02X}:00.0",
                 vbios="96.00.00.00.01",
-                ecc=True,
-                ecc_corrected_total=0,
-                ecc_uncorrected_total=0,
-                sm_clock_maximum_mhz=1980,
-                memory_clock_maximum_mhz=3201,
-                power_limit_w=700.0,
-                slowdown_c=87,
-                memory_maximum_c=95,
-                pcie_generation_maximum=5,
-                pcie_width_maximum=16,
+                reasons=("gpu_idle",),
             )
         )
 
@@ -250,6 +242,7 @@ class ExampleRun:
                 }
                 if busy:
                     yield {**one, "event": "work", **self._report(index, since)}
+        yield {"at": BEGAN + self.seconds, "gpu": None, "index": None, "event": "last"}
 
     def _report(self, index: int, since: float) -> dict[str, Any]:
         """Return the work of one interval."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import partial
 
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
@@ -31,13 +33,30 @@ from sentinel.burnin.checks.evidence import (
 TABLE = Table()
 check = TABLE.check
 
+_ORDER = (Status.FAIL, Status.WARN, Status.PASS, Status.NOT_TESTED, Status.NOT_APPLICABLE)
+_ONCE = "it was answered before, and is not any more"
+
 
 # --- rules of several checks -----------------------------------------------------------------
 
 
 def _total(evidence: GpuEvidence, limits: Limits, *fields: str) -> Judgement:
-    """Judge the sum of counters and flags."""
-    return judge_sum(limits, lambda field: read(evidence.now, field), *fields)
+    """Judge the sum of counters and flags at each reading: the worst of them decides.
+
+    What was demanded once is not undone by a later reading. One that has answered must answer
+    again.
+    """
+    evidence.now  # noqa: B018 - raises without readings
+    found = [
+        judge_sum(limits, partial(read, one), *fields) for one in evidence.readings if not one.lost
+    ] or [judge_sum(limits, partial(read, evidence.now), *fields)]
+    worst = min(found, key=lambda judged: _ORDER.index(judged.status))
+    if worst.status is Status.PASS and found[0].status is not Status.PASS:
+        why = found[0].evidence
+        return untested(why) if found[0].status is Status.NOT_TESTED else untested(_ONCE)
+    if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
+        return replace(worst, evidence=f"{worst.evidence}, before the end of the run")
+    return worst
 
 
 def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: str) -> Judgement:
@@ -47,7 +66,16 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
     highest = max(evidence.samples(field) or [read(evidence.now, field)])
     left = round(maximum - highest, 4)
     text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
+    text += _errors(evidence, field)
     return by_limits(left, limits, text)
+
+
+def _errors(evidence: GpuEvidence, field: str) -> str:
+    """Name the readings that do not count, or return nothing."""
+    found = evidence.implausible(field)
+    return (
+        f"; not counted as implausible: {', '.join(f'{one:g} C' for one in found)}" if found else ""
+    )
 
 
 # --- the GPU ---------------------------------------------------------------------------------
@@ -66,9 +94,9 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads every call.
     """
-    for counters in (evidence.now, *evidence.readings):
-        if counters.lost is not None:
-            return Judgement(status=Status.FAIL, value="lost", evidence=counters.lost)
+    lost = [counters.lost for counters in (evidence.now, *evidence.readings)]
+    for loss in (*filter(None, lost), *evidence.losses()):
+        return Judgement(status=Status.FAIL, value="lost", evidence=loss)
     if (why := evidence.now.why_unread) is not None:
         return untested(why)
     return Judgement(status=Status.PASS, value="readable")
@@ -114,15 +142,17 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads field 230, GET_GPU_RECOVERY_ACTION.
     """
-    action = read(evidence.now, "recovery_action")
-    status = Status.PASS if action == "none" else Status.FAIL
+    known = [one.recovery_action for one in evidence.readings if one.recovery_action is not None]
+    demands = [action for action in known if action != "none"]
+    action = demands[0] if demands else read(evidence.now, "recovery_action")
+    status = Status.FAIL if demands else Status.PASS
     return Judgement(status=status, value=action, action=_RECOVERY.get(action))
 
 
 # --- memory ----------------------------------------------------------------------------------
 
-#: Models on which ECC is expected to be on.
-_DATA_CENTRE = re.compile(
+#: Models with ECC of their memory, on which it is expected to be on (NVIDIA's data sheets).
+DATA_CENTRE = re.compile(
     r"\b(Tesla|P100|V100|T4|A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|"
     r"B100|B200|B300|GB200|GB300)\b"
 )
@@ -143,7 +173,7 @@ def _ecc_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
     if read(now, "ecc"):
         later = "" if now.ecc_pending in {None, True} else "off after the next reset"
         return Judgement(status=Status.WARN if later else Status.PASS, value="on", evidence=later)
-    if not _DATA_CENTRE.search(now.name):
+    if not DATA_CENTRE.search(now.name):
         return Judgement(status=Status.PASS, value="off", evidence="not a data-centre model")
     return Judgement(status=Status.WARN, value="off")
 
@@ -253,17 +283,34 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
+#: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.
+_ALONE = "hw_slowdown"
+
+
 @check(
-    "clocks.hardware_slowdown", source=basis.OWN, do=basis.SLOWDOWN, unit="reasons", warn=above(0)
+    "clocks.hardware_slowdown",
+    source=f"{basis.OWN}; the number of readings: NVIDIA/NVSentinel, runbook gpu-power-brake",
+    do=basis.SLOWDOWN,
+    unit="of the readings",
+    fail=above(0.05),
+    fail_readings=at_least(3),
+    warn=above(0),
 )
 def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The hardware does not slow the clocks down.
 
     Reads nvmlDeviceGetCurrentClocksEventReasons, by bit.
     """
-    seen = evidence.reasons()
-    found = [reason for reason in _SLOWDOWNS if reason in seen]
-    return by_limits(len(found), limits, ", ".join(found))
+    counted, readings = evidence.reasons()
+    found = {reason: counted[reason] for reason in _SLOWDOWNS if counted[reason]}
+    if found.keys() == {_ALONE} and found[_ALONE] == 1 < readings:
+        found = {}
+    text = ", ".join(f"{reason} in {count} of {readings}" for reason, count in found.items())
+    most = max(found.values(), default=0)
+    judged = by_limits(most / readings, {"warn": limits["warn"]}, text)
+    if most >= limits["fail_readings"].value and limits["fail"].broken_by(most / readings):
+        return replace(judged, status=Status.FAIL)
+    return judged
 
 
 _MARGIN = f"; margin: {basis.OWN}"
@@ -296,7 +343,7 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     begins = evidence.now.slowdown_margin_c or 0
     # Not of the temperature that is read: two H100 of 78 C had margins of -2 and 6 C.
     margin = f"its margin, to the nearest limit of any sensor, fell to {least:g} C"
-    shown = f"{margin}; it slows down at {begins} C"
+    shown = f"{margin}; it slows down at {begins} C{_errors(evidence, name)}"
     return by_limits(least - begins, limits, shown)
 
 
@@ -316,6 +363,9 @@ def _temperature_memory(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 # --- information -----------------------------------------------------------------------------
 
+#: Below this share of the default power limit, rates are not those of others.
+SAME_LIMIT = 0.99
+
 
 @check("persistence.mode", rule="information", source=basis.OWN, do=basis.NOTHING)
 def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
@@ -328,16 +378,24 @@ def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value=int(on), evidence=text)
 
 
-@check("power.limit", rule="information", source=basis.OWN, do=basis.NOTHING, unit="W")
+@check(
+    "power.limit",
+    rule="warn if it was below the default",
+    source=basis.OWN,
+    do=Action(Severity.CONFIG, "CONFIG: `nvidia-smi -pl WATTS` sets it to the default."),
+    unit="W",
+)
 def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Power limit.
 
     Reads nvmlDeviceGetEnforcedPowerLimit, nvmlDeviceGetPowerManagementDefaultLimit.
     """
     limit, default = read(evidence.now, "power_limit_w"), evidence.now.power_limit_default_w
-    lower = default is not None and limit < default
+    known = [value for one in evidence.readings for value in [one.power_limit_w] if value]
+    limit = min([limit, *known, *filter(None, evidence.samples("power_limit_w"))])
+    lower = default is not None and limit < default * SAME_LIMIT
     text = f"below the default of {default:g} W, so rates and power are lower" if lower else ""
-    return Judgement(status=Status.PASS, value=limit, evidence=text)
+    return Judgement(status=Status.WARN if lower else Status.PASS, value=limit, evidence=text)
 
 
 @check(

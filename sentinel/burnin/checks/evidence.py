@@ -7,6 +7,7 @@ compared leaves it not tested. Neither is ever a fault. Both end the judgement b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,11 +47,11 @@ class GpuEvidence(ABC):
 
     @abstractmethod
     def samples(self, name: str) -> list[float]:
-        """Collect all known values of a reading."""
+        """Collect all known values of a reading that are plausible."""
 
     @abstractmethod
-    def reasons(self) -> set[str]:
-        """Collect the reasons for which clocks are reduced.
+    def reasons(self) -> tuple[Counter[str], int]:
+        """Count the readings that have each reason for reduced clocks, and all readings.
 
         Raises:
             Unjudged: They are not known.
@@ -58,11 +59,19 @@ class GpuEvidence(ABC):
 
     @abstractmethod
     def under_load(self, name: str) -> float:
-        """Find the usual value of a reading under load.
+        """Find the worst value of a reading under load.
 
         Raises:
             Unjudged: The GPU was idle, or the value is not known.
         """
+
+    def implausible(self, name: str) -> list[float]:  # noqa: ARG002 - for evidence with samples
+        """Collect the values of a reading that no GPU can have had."""
+        return []
+
+    def losses(self) -> list[str]:
+        """Describe when the driver called the GPU lost while it was watched."""
+        return []
 
     @property
     def now(self) -> Counters:
@@ -95,9 +104,9 @@ class MomentEvidence(GpuEvidence):
         """Return the value, if it is known."""
         return known_value(self.counters, name)
 
-    def reasons(self) -> set[str]:
-        """Return the reasons."""
-        return set(read(self.counters, "reasons"))
+    def reasons(self) -> tuple[Counter[str], int]:
+        """Return the reasons of the one reading."""
+        return Counter(read(self.counters, "reasons")), 1
 
     def under_load(self, name: str) -> float:
         """Return the value of a GPU that is not idle now."""
@@ -152,8 +161,12 @@ class GrowthEvidence(GpuEvidence):
         """The seconds between the readings in which others had the GPU, or may have had it."""
 
     @abstractmethod
-    def throttled(self, reason: str) -> float:
-        """Add up the seconds of load in which readings had a reason for reduced clocks."""
+    def throttled(self, reason: str) -> tuple[float, int, float]:
+        """Add up the seconds of load in which readings had a reason for reduced clocks.
+
+        Returns:
+            These seconds, the number of such readings, and the seconds of all readings.
+        """
 
     @abstractmethod
     def seen(self, reason: str) -> str:
@@ -182,17 +195,23 @@ class GrowthEvidence(GpuEvidence):
         least: float = 0
         readings: list[str] = []
         unknown: list[Judgement] = []
+        kept = any(word in field for word in _KEPT)
+        former: float | None = None
         for before, after, ended in self.parts:
             if before is None or after is None:
                 unknown.append(untested("it needs two readings"))
                 continue
             try:
-                first, last = ((read_one or read)(one, field) for one in (before, after))
+                first, last = both(before, after, field, read_one or read)
             except Unjudged as unjudged:
                 unknown.append(unjudged.judgement)
                 continue
+            if kept and former is not None and first > former:
+                # What the card itself has counted between two parts is of the card.
+                readings.append(f"between two parts from {former:g} to {first:g}")
+                least += first - former
+            former = last
             readings.append(f"from {first:g} to {last:g}")
-            kept = any(word in field for word in _KEPT)
             backwards = last < first
             reset = backwards or (not kept and _was_reset(before, after))
             if reset:
@@ -242,6 +261,8 @@ class GrowthEvidence(GpuEvidence):
         if found.status is Status.FAIL or not self.beside_others:
             return found
         warns = {name: limit for name, limit in limits.items() if name != "fail"}
+        if by_limits(possible, limits).status is Status.FAIL:
+            text += "; others may have caused it, so that it is no fault of the GPU"
         return by_limits(possible, warns, text)
 
 
@@ -268,8 +289,8 @@ class HostEvidence:
 class ExpectedEvidence:
     """How many GPUs a node should have, and which are there."""
 
-    #: What ``--expect-gpus`` names.
-    expected: int
+    #: What ``--expect-gpus`` names; None if nothing was said.
+    expected: int | None
     #: All GPUs that NVML listed, also those that are lost.
     listed: tuple[Counters, ...]
     #: The GPUs that were burned in or held on this host before: descriptions by UUID.
@@ -309,6 +330,28 @@ def read(counters: Counters, field: str) -> Any:
     if value is None:
         raise Unjudged(not_applicable())
     return value
+
+
+def both(
+    before: Counters, after: Counters, field: str, read_one: Callable[[Counters, str], Any]
+) -> tuple[Any, Any]:
+    """Read a value before and after.
+
+    Raises:
+        Unjudged: One of them is not known. A counter that answers once is one that the GPU has.
+    """
+    found: list[Any] = []
+    missing: list[Judgement] = []
+    for one in (before, after):
+        try:
+            found.append(read_one(one, field))
+        except Unjudged as unjudged:
+            missing.append(unjudged.judgement)
+    if not missing:
+        return found[0], found[1]
+    if found and missing[0].status is Status.NOT_APPLICABLE:
+        raise Unjudged(untested(f"{field} was answered only once"))
+    raise Unjudged(missing[0])
 
 
 def judge_sum(limits: Limits, read_one: Callable[[str], Any], *fields: str) -> Judgement:

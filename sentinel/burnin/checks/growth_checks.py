@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
     Action,
     Judgement,
     Limits,
     Severity,
+    Status,
     Table,
     Unjudged,
     above,
+    by_limits,
     not_applicable,
+    untested,
 )
 from sentinel.burnin.checks.evidence import REPAIRS_PENDING, GrowthEvidence, judge_sum
 
@@ -32,17 +37,40 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
         field: The counter.
         reason: What readings call it, to say when it was; empty if they have no such name.
     """
-    grown, others = evidence.growth(field), evidence.beside_others
+    others = evidence.beside_others
+    try:
+        grown = evidence.growth(field)
+    except Unjudged:
+        if not reason:
+            raise
+        return _sampled(evidence, limits, reason)
     own = grown.least
     text = f"{own:g} s in {evidence.time}"
     if limits and others:
-        own = max(own - others, min(own, evidence.throttled(reason)))
+        own = max(own - others, min(own, evidence.throttled(reason)[0]))
     if own < grown.least:
         text += f", at least {own:.4g} s of them not beside others, who may have had the GPU"
         text += f" for {others:.4g} s"
     text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
     possible = evidence.per_second(grown.least, beside_others=True)
     return grown.judged(evidence.judge_rate(evidence.per_second(own), possible, limits, text))
+
+
+#: Fewer readings of a slowdown are no fault (NVIDIA/NVSentinel, runbook gpu-power-brake).
+_READINGS = 3
+
+
+def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement:
+    """Judge the share of the time by the readings under load, where no counter has it."""
+    seconds, readings, total = evidence.throttled(reason)
+    if not total:
+        return untested("neither counters of the time nor readings under load are known")
+    text = f"{readings} readings under load, for {seconds:,.0f} of {total:,.0f} s; no counter of it"
+    text = "; ".join(filter(None, (text, evidence.seen(reason))))
+    found = by_limits(seconds / total, limits, text)
+    if found.status is Status.FAIL and readings < _READINGS:
+        return replace(found, status=Status.WARN)
+    return found
 
 
 @_new_error("ecc.uncorrected_new")

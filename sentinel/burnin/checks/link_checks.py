@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,8 +21,8 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, read
-from sentinel.protocol.counters import Counters, NvLink
+from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, both, read
+from sentinel.protocol.counters import Counters
 
 TABLE = Table()
 check = TABLE.check
@@ -130,6 +131,19 @@ _nvlink_error = TABLE.like(
 )
 
 
+#: The links of a board on which each is used, by what the name of the model has. Other boards have
+#: as many as their bridges.
+_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
+_BRIDGED = re.compile(r"\b(NVL|PCIe|GH200)\b")
+
+
+def links_of(model: str) -> int:
+    """Look up how many NVLinks a model has on its board; 0 if that depends on bridges."""
+    if _BRIDGED.search(model):
+        return 0
+    return next((links for name, links in _BOARDS.items() if name in model), 0)
+
+
 def _active(counters: Counters) -> int:
     return sum(link.active is True for link in counters.nvlinks or ())
 
@@ -137,13 +151,6 @@ def _active(counters: Counters) -> int:
 def _named(links: Iterable[int]) -> str:
     names = ", ".join(map(str, links))
     return f"link {names}" if names else ""
-
-
-def _pairs(evidence: GrowthEvidence) -> list[tuple[NvLink, NvLink]]:
-    """Pair the links of both readings."""
-    before, after = (read(counters, "nvlinks") for counters in evidence.pair())
-    earlier = {link.link: link for link in before}
-    return [(earlier[link.link], link) for link in after if link.link in earlier]
 
 
 def _read_link(number: int, counters: Counters, field: str) -> int:
@@ -181,8 +188,10 @@ def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
 
 @check(
     "nvlink.inactive",
-    rule="fewer links than a GPU of the same model: {limits}",
-    source="NVIDIA Health Validation: 0 inactive links",
+    rule="fewer links than the model has on its board, or another GPU of it: {limits}; warn if all"
+    " links of all such GPUs are inactive",
+    source="NVIDIA Health Validation: 0 inactive links; NVIDIA's data sheets: 12 links of an A100"
+    " SXM, 18 of an H100 SXM and H200 SXM",
     do=basis.LINKS,
     unit="links",
     fail=above(0),
@@ -190,26 +199,37 @@ def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
 def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """All NVLinks are active.
 
-    Reads nvmlDeviceGetNvLinkState, of this GPU and its peers.
+    Reads nvmlDeviceGetNvLinkState, of this GPU before and after, and of its peers.
     """
-    # A link has two ends, so a GPU with fewer active links than its peers has lost some. A GPU
+    # A link has two ends: a dead one is missing on both, so peers alone do not show it. A GPU
     # without any is one without a bridge, unless most of its peers have links.
     now = evidence.now
-    read(now, "nvlinks")
+    listed = len(read(now, "nvlinks"))
     if now.mig:
         return not_applicable("MIG turns NVLink off")
+    active = min(_active(one) for one in evidence.readings if one.nvlinks is not None)
     peers = [
         _active(peer)
         for peer in evidence.node
         if peer.nvlinks is not None and peer.name == now.name and peer.index != now.index
     ]
-    if not peers:
-        return not_applicable("there is no other GPU of this model to compare with")
-    active, expected = _active(now), max(peers)
+    own = links_of(now.name)
+    if not any([active, *peers]):
+        text = (
+            f"0 of {listed} links active, as on all GPUs of this model: no bridge, or all are down"
+        )
+        if own and peers:
+            return Judgement(status=Status.WARN, value=own, evidence=text)
+        return not_applicable(text)
     if active == 0 and Counter(bool(peer) for peer in peers)[True] * 2 <= len(peers):
         return not_applicable("most GPUs of this model have no active link here")
-    text = f"{active} active links; {expected} on a GPU of the same model"
-    return by_limits(max(0, expected - active), limits, text)
+    expected = max([own, *peers])
+    if not expected:
+        return not_applicable(
+            f"{active} active links, and no other GPU of this model to compare with"
+        )
+    of = "this model has" if own == expected else "on a GPU of the same model"
+    return by_limits(max(0, expected - active), limits, f"{active} active links; {expected} {of}")
 
 
 @check(
@@ -239,8 +259,10 @@ def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
     Reads nvmlDeviceGetNvLinkState.
     """
-    pairs = _pairs(evidence)
-    lost = [after.link for before, after in pairs if before.active and after.active is False]
+    pair = both(*evidence.pair(), "nvlinks", read)
+    before, after = ({link.link: link.active for link in links} for links in pair)
+    # One that is not listed any more is lost; one whose state was not read is not known.
+    lost = [link for link, active in before.items() if active and after.get(link, False) is False]
     return by_limits(len(lost), limits, _named(lost))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -41,6 +42,14 @@ _STARTING = "stressor.starting"
 _TAKEN = frozenset({*INTERRUPTIONS, "gpu.busy", "gpu.handed_over"})
 #: A reading stands for so many seconds at most: they are one second apart.
 _READINGS_S = 2.0
+#: The worst moment of a phase is what this share of its readings are below, and two at least: one
+#: reading alone decides nothing.
+_WORST_SHARE = 0.05
+#: A temperature that differs from both its neighbours by more, in degrees Celsius, is an error of
+#: the reading, and so is one above the highest that a GPU can have.
+_JUMP_C, _HIGHEST_C = 30.0, 150.0
+#: Readings of this name fall where temperatures rise.
+_MARGIN = "temperature_margin_c"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +88,10 @@ class LoadEvidence(GrowthEvidence):
 
     @property
     def readings(self) -> tuple[Counters, ...]:
-        """The counters after and before the run, as far as they are known."""
-        return tuple(
-            counters for counters in (self.record.after, self.record.before) if counters is not None
-        )
+        """The counters after, between the parts of and before the run, as far as they are known."""
+        between = [one for part in reversed(self.record.resumed) for one in reversed(part)]
+        found = (self.record.after, *between, self.record.before)
+        return tuple(counters for counters in found if counters is not None)
 
     @property
     def parts(self) -> Sequence[tuple[Counters | None, Counters | None, bool]]:
@@ -134,13 +143,14 @@ class LoadEvidence(GrowthEvidence):
             marks.append((self.record.after.at, False))
         return sum(end - at for (at, others), (end, _) in pairwise(sorted(marks)) if others)
 
-    def throttled(self, reason: str) -> float:
+    def throttled(self, reason: str) -> tuple[float, int, float]:
         """Add up the seconds of load in which readings had a reason for reduced clocks."""
-        return sum(
-            min(last.at - first.at, _READINGS_S)
+        pairs = [
+            (min(last.at - first.at, _READINGS_S), reason in last.values["reasons"])
             for _, first, last in self.record.under_load("reasons")
-            if reason in last.values["reasons"]
-        )
+        ]
+        seen = [seconds for seconds, has_it in pairs if has_it]
+        return sum(seen), len(seen), sum(seconds for seconds, _ in pairs)
 
     def seen(self, reason: str) -> str:
         """Describe when readings had a reason for reduced clocks, or return nothing."""
@@ -166,37 +176,57 @@ class LoadEvidence(GrowthEvidence):
         heats = self.record.named("gpu.health_changed", "gpu.overheat")
         readings += [event for event in heats if event["at"] in loads]
         sampled = [float(one[name]) for one in readings if one.get(name) is not None]
+        errors = self.implausible(name)
+        sampled = [value for value in sampled if value not in errors]
         return sampled + known_value(self.now, name)
 
-    def reasons(self) -> set[str]:
-        """Collect the reasons of all samples, and of the newest counters."""
+    def implausible(self, name: str) -> list[float]:
+        """Collect temperatures, or margins, that differ from those just before and after them."""
+        known = [
+            (sample.at, float(value))
+            for sample in self.record.telemetry
+            if (value := sample.values.get(name)) is not None
+        ]
+        sign = -1.0 if name == _MARGIN else 1.0
+        jumps = [
+            value
+            for (_, first), (_, value), (_, last) in zip(known, known[1:], known[2:], strict=False)
+            if sign * (value - first) > _JUMP_C and sign * (value - last) > _JUMP_C
+        ]
+        return jumps + [value for _, value in known if value > _HIGHEST_C]
+
+    def losses(self) -> list[str]:
+        """Describe each time at which the driver called the GPU lost."""
+        return [
+            f"at {format_time(event.get('time'))}: {event['reason']}"
+            for event in self.record.named("gpu.unknown")
+            if event.get("lost")
+        ]
+
+    def reasons(self) -> tuple[Counter[str], int]:
+        """Count the samples that have each reason, and the newest counters as one more."""
         readings = [sample.values.get("reasons") for sample in self.record.telemetry]
         known = [reasons for reasons in readings if reasons is not None]
         if not known:
-            return set(read(self.now, "reasons"))
-        # By nvml.h, "hw_slowdown" alone may be a change of clocks: in one of many samples, it is no
-        # evidence.
-        seen = {reason for reasons in known for reason in reasons} - {"hw_slowdown"}
-        return seen | set(self.now.reasons or ())
+            return Counter(read(self.now, "reasons")), 1
+        if self.now.reasons is not None:
+            known.append(self.now.reasons)
+        return Counter(reason for reasons in known for reason in reasons), len(known)
 
     def under_load(self, name: str) -> float:
-        """Compute the median of a reading over the last steady phase that counts."""
-        value = self.steady.median(name)
-        if value is None:
-            raise Unjudged(untested(f"{name} was not read under load"))
-        return value
-
-    @property
-    def steady(self) -> PhaseRecord:
-        """The last steady phase with samples that count.
-
-        Raises:
-            Unjudged: There is none.
-        """
-        phase = steady_phase(self.record)
-        if phase is None:
+        """Find the worst value of a reading in the steady phases, as :func:`lowest` has it."""
+        phases = steady_phases(self.record)
+        if not phases:
             raise Unjudged(untested(NO_STEADY))
-        return phase
+        known = [values for phase in phases if (values := phase.readings(name))]
+        if not known:
+            raise Unjudged(untested(f"{name} was not read under load"))
+        worst = min(map(lowest, known))
+        if not worst:
+            zeros = sum(value == 0 for values in known for value in values)
+            share = f"{zeros / sum(map(len, known)):.0%}"
+            raise Unjudged(untested(f"{name} read 0 in {share} of the samples under load"))
+        return worst
 
     @property
     def checked(self) -> int:
@@ -207,21 +237,17 @@ class LoadEvidence(GrowthEvidence):
 NO_STEADY = "no stretch of a steady phase counts"
 
 
-def steady_phase(record: GpuRecord) -> PhaseRecord | None:
-    """Find the last steady phase with samples that count."""
-    phases = [
+def steady_phases(record: GpuRecord) -> list[PhaseRecord]:
+    """Select the steady phases with samples that count."""
+    return [
         phase for phase in record.phases if phase.phase.steady and phase.judged(phase.telemetry)
     ]
-    return phases[-1] if phases else None
 
 
-def power_share(record: GpuRecord) -> float | None:
-    """Compute the median power of the steady phase as a share of the enforced limit."""
-    phase = steady_phase(record)
-    if phase is None:
-        return None
-    power, limit = phase.median("power_w"), phase.median("power_limit_w")
-    return power / limit if power is not None and limit else None
+def lowest(values: Sequence[float]) -> float:
+    """Find the worst moment of some readings: what 5 % of them, and two at least, do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(1, int(len(ordered) * _WORST_SHARE)))]
 
 
 # --- results ---------------------------------------------------------------------------------
@@ -441,12 +467,18 @@ def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The load reaches the power limit.
 
-    Reads the median power of the steady phase against the enforced limit.
+    Reads the power in the worst moments of the steady phases against the enforced limit.
     """
-    share = power_share(evidence.record)
-    if share is None:
-        return untested(NO_STEADY)
-    text = f"{share:.0%} of the enforced limit in the steady phase"
+    evidence.under_load("power_w")
+    shares = [
+        (lowest(powers) / limit, phase.phase.name)
+        for phase in steady_phases(evidence.record)
+        if (powers := phase.readings("power_w")) and (limit := phase.median("power_limit_w"))
+    ]
+    if not shares:
+        return untested("power_limit_w was not read under load")
+    share, where = min(shares)
+    text = f"{share:.0%} of the enforced limit in the worst moments of {where}"
     return by_limits(round(share, 4), limits, text)
 
 
@@ -461,8 +493,72 @@ def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The memory clock is at its maximum under load.
 
-    Reads nvmlDeviceGetClockInfo.
+    Reads nvmlDeviceGetClockInfo in the worst moments of the steady phases.
     """
     maximum = read(evidence.now, "memory_clock_maximum_mhz")
     clock = evidence.under_load("memory_clock_mhz")
     return by_limits(round(clock / maximum, 4), limits, f"{clock:g} of {maximum} MHz under load")
+
+
+#: A rise of the power by so many watts, or by this share of the highest, changes any temperature.
+_RISE_W, _RISE_SHARE = 200.0, 0.3
+
+
+@check(
+    "temperature.sensor",
+    rule="not tested if it is the same at a power that rises by 200 W",
+    source=basis.OWN,
+    do=basis.NOTHING,
+    unit="C between the lowest and the highest",
+)
+def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
+    """The temperature follows the power.
+
+    Reads nvmlDeviceGetTemperature and nvmlDeviceGetPowerUsage over the whole run.
+    """
+    name = "temperature_c"
+    readings = [value for one in evidence.readings for value in known_value(one, name)]
+    values = readings + evidence.samples(name)
+    if not any(values):
+        return untested("no temperature was read" if not values else "it read 0 C all the time")
+    powers = [
+        value for s in evidence.record.telemetry for value in [s.values.get("power_w")] if value
+    ]
+    rise = max(powers, default=0.0) - min(powers, default=0.0)
+    spread = max(values) - min(values)
+    text = f"{min(values):g} to {max(values):g} C while the power varied by {rise:,.0f} W"
+    if not spread and rise >= min(_RISE_W, _RISE_SHARE * max(powers, default=0.0)) > 0:
+        return untested(f"it read {values[0]:g} C all the time, {text.partition(' C ')[2]}")
+    return Judgement(status=Status.PASS, value=spread, evidence=text)
+
+
+#: So many other GPUs of the model, or more, must have done what one could not.
+_OTHERS = 3
+
+
+@check(
+    "phase.given_up",
+    rule="fail if 3 peers or more have done it, warn if fewer: {limits}",
+    source=basis.OWN,
+    do=basis.isolate("the reason names what the stressors of this phase met."),
+    unit="phases",
+    warn=above(0),
+)
+def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The GPU can do every phase that its peers can.
+
+    Reads the reason for which a phase was given up, on all GPUs of the model.
+    """
+    found: list[tuple[int, str]] = []
+    for number, phase in enumerate(evidence.record.phases):
+        why = phase.work.get("given_up")
+        others = [
+            peer.phases[number] for peer in evidence.peers if peer.uuid != evidence.record.uuid
+        ]
+        done = sum(other.complete for other in others)
+        if why is not None and not phase.phase.together and done and done == len(others):
+            found.append((done, f"{phase.phase.name}: {why}"))
+    judged = by_limits(len(found), limits, "; ".join(text for _, text in found))
+    if found and max(found)[0] >= _OTHERS:
+        return replace(judged, status=Status.FAIL)
+    return judged

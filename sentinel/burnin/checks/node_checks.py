@@ -88,6 +88,8 @@ def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
 
     Reads nvmlDeviceGetCount; verified work and earlier runs name the missing.
     """
+    if evidence.expected is None:
+        return not_applicable("the number of GPUs was not checked: --expect-gpus was not given")
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}
@@ -103,6 +105,28 @@ def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
         ]
         texts += [f"on the PCI bus, but not listed by NVML: {address}" for address in unlisted]
     return by_limits(missing, limits, "; ".join(texts))
+
+
+@check(
+    "node.known",
+    rule="GPUs that are gone, unless there are as many as --expect-gpus: {limits}",
+    source=basis.OWN,
+    do=_MISSING,
+    unit="missing",
+    warn=above(0),
+)
+def _node_known(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
+    """Every GPU is there that this host had in earlier runs.
+
+    Reads the GPUs of earlier burn-ins and of verified work on this host.
+    """
+    if evidence.driver_error is not None:
+        return untested(evidence.driver_error)
+    there = {gpu.uuid for gpu in evidence.listed}
+    gone = [text for uuid, text in evidence.known.items() if uuid not in there]
+    if evidence.expected is not None and len(there) >= evidence.expected:
+        limits = {}
+    return by_limits(len(gone), limits, "; ".join(gone))
 
 
 @check(

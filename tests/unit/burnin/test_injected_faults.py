@@ -148,7 +148,9 @@ def test_every_slow_memory_is_found_and_no_other_is_accused() -> None:
     for _ in range(TRIALS):
         share = draw.uniform(0.4, 0.92)
         slow, peers = gpu(draw, 0, memory=share), [gpu(draw, index) for index in range(1, 8)]
-        assert alarms(judged(draw, slow, peers)) == {"bandwidth.peers", "bandwidth.history"}, share
+        found = alarms(judged(draw, slow, peers))
+        assert {"bandwidth.peers", "bandwidth.history"} <= found, share
+        assert found <= {"bandwidth.peers", "bandwidth.history", "rate.worst"}, share
         assert alarms(judged(draw, peers[0], [slow, *peers[1:]])) == set()
 
 

@@ -69,7 +69,7 @@ def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path
 def test_every_report_shows_the_settings(tmp_path: Path) -> None:
     run = ExampleRun(settings={"rearm": "7s", "memory/1": "<half>"}, resumed={"grace": "9s"})
     found = judged(run, tmp_path / "run")
-    report = report_object(found)
+    report = json.loads(json.dumps(report_object(found)))
     assert schema_problems(closed(SCHEMA), report) == []
     assert [one["key"] for one in report["run"]["settings"]] == ["rearm", "memory"]
     lines = list(text_lines(report))

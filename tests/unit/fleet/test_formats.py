@@ -74,7 +74,7 @@ EVERYTHING: dict[str, Any] = {
     "nodes": 12,
     "rates": {(2, 3): 0.8},
     "heat": {(3, 1): 25.0},
-    "node_rates": {7: 0.93},
+    "node_rates": {7: 0.88},
     "wrong": {(1, 1)},
     "absent": {4},
     "half": {5},

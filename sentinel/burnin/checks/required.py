@@ -1,0 +1,145 @@
+"""What a burn-in must have judged for a PASS, and what of it was not. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.counter_checks import DATA_CENTRE
+from sentinel.burnin.checks.link_checks import links_of
+from sentinel.config.plan import Plan
+from sentinel.protocol.counters import Counters
+
+#: Models that remap rows of their memory (NVIDIA, GPU memory error management).
+_REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+#: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
+_VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}[ABCQ]$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Required:
+    """One piece of evidence."""
+
+    #: In words.
+    what: str
+    #: The checks that judge it.
+    checks: tuple[str, ...]
+    #: Whether one of them is enough.
+    any_of: bool = False
+    #: The models that have it: there, a check that does not apply has not judged.
+    models: re.Pattern[str] | None = None
+    #: Whether only a steady phase shows it.
+    steady: bool = False
+
+
+#: Everything that must have been judged.
+REQUIRED = (
+    Required(what="results", checks=("results.wrong",)),
+    Required(what="whether it was lost", checks=("gpu.lost",)),
+    Required(what="the whole GPU", checks=("gpu.whole",)),
+    Required(
+        what="errors of the memory",
+        checks=("ecc.uncorrected_new", "ecc.uncorrected_lifetime_new", "ecc.corrected_new"),
+        models=DATA_CENTRE,
+    ),
+    Required(
+        what="remapped rows and repairs",
+        checks=(
+            *("memory.remap_failed", "memory.remapped_uncorrected_new"),
+            *("memory.repair_pending", "memory.sram_threshold"),
+        ),
+        models=_REMAPPING,
+    ),
+    Required(what="the recovery action", checks=("recovery.action",)),
+    Required(what="NVLink", checks=("nvlink.lost", "nvlink.inactive")),
+    Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
+    Required(what="XIDs", checks=("xid",)),
+    Required(what="the load", checks=("load.power",), steady=True),
+    Required(
+        what="the PCIe link under load",
+        checks=("pcie.width", "pcie.generation"),
+        models=DATA_CENTRE,
+        steady=True,
+    ),
+    Required(
+        what="throttling",
+        checks=("throttle.hardware_thermal", "throttle.thermal", "clocks.hardware_slowdown"),
+        any_of=True,
+    ),
+    Required(what="temperatures", checks=("temperature.sensor",)),
+    Required(what="temperatures", checks=("temperature.gpu", "temperature.limit"), any_of=True),
+)
+_UNJUDGED = frozenset({Status.NOT_TESTED, Status.NOT_APPLICABLE})
+
+
+def judged_checks(results: Collection[CheckResult]) -> frozenset[str]:
+    """Select the checks that have judged."""
+    return frozenset(result.id for result in results if result.status not in _UNJUDGED)
+
+
+def missing_evidence(
+    results: Collection[CheckResult],
+    plan: Plan,
+    counters: Counters | None,
+    twins: Collection[str] = (),
+) -> Iterator[str]:
+    """Yield what was not judged of a GPU, with the reason.
+
+    Args:
+        results: Of its checks.
+        plan: The plan.
+        counters: The GPU before the run; None if they are not known.
+        twins: The checks that have judged another GPU of its model.
+    """
+    found = {result.id: result for result in results}
+    name = counters.name if counters is not None else ""
+    if _VIRTUAL.search(name):
+        yield f"the whole GPU was not judged: {name} is a virtual GPU"
+    has_steady = any(phase.steady for phase in plan.phases)
+    for one in REQUIRED:
+        if one.steady and not has_steady:
+            continue
+        unjudged = [
+            found[check]
+            for check in one.checks
+            if check in found and not _is_judged(found[check], one, counters, twins)
+        ]
+        if unjudged and (not one.any_of or len(unjudged) == len(one.checks)):
+            worst = unjudged[0]
+            more = f"; {len(unjudged) - 1} more of it" if len(unjudged) > 1 else ""
+            yield f"{one.what} not judged: {worst.id}: {worst.evidence}{more}"
+
+
+def _is_judged(
+    result: CheckResult, one: Required, counters: Counters | None, twins: Collection[str]
+) -> bool:
+    """Check whether a result is one, or nothing that there is was left out."""
+    if result.status is Status.NOT_APPLICABLE:
+        if one.any_of:
+            return False
+        name = counters.name if counters is not None else ""
+        ecc_is_off = counters is not None and counters.ecc is False
+        has_it = one.models is not None and one.models.search(name) and not ecc_is_off
+        if result.id == "nvlink.lost":
+            has_it = bool(links_of(name))
+        of_twins = result.id in twins and result.id != "nvlink.inactive"
+        return not has_it and not of_twins
+    return result.status is not Status.NOT_TESTED
+
+
+#: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
+_COMPARISONS: Mapping[str, str] = {
+    "rate.peers": "peers",
+    "rate.reference": "reference",
+}
+
+
+def not_compared(results: Collection[CheckResult]) -> tuple[str, ...]:
+    """Name what the rate of a GPU was not compared with, because there is none."""
+    return tuple(
+        f"no {_COMPARISONS[result.id]}"
+        for result in results
+        if result.id in _COMPARISONS and result.status is Status.NOT_APPLICABLE
+    )
