@@ -18,17 +18,21 @@ from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.timeline import describe_passes, memory_heat, plot
-from sentinel.burnin.verdict import NOT_COMPLETE, verdict_summary
+from sentinel.burnin.verdict import NOT_COMPLETE, Verdict, verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
 # --- text ------------------------------------------------------------------------------------
 
 
+#: The worst first.
+_VERDICTS = tuple(Verdict)
+
+
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
     yield from _head(report)
-    for gpu in report["gpus"]:
+    for gpu in sorted(report["gpus"], key=lambda one: _VERDICTS.index(one["verdict"])):
         yield ""
         serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
         yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
@@ -103,7 +107,8 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     if run.get("resume") is not None:  # a report of an earlier version has none
         yield f"go on with: {run['resume']}"
     tools = f"{run['tool']} {run['version']}, torch {node.get('torch')}, driver {node['driver']}"
-    yield f"run {run['id']}, {run['mode']}, {tools}"
+    judged = report.get("judged_by", run["version"])
+    yield f"run {run['id']}, {run['mode']}, {tools}, judged by the rules of version {judged}"
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:

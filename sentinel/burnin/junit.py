@@ -82,6 +82,7 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         ("driver", node["driver"]),
         ("plan_hash", run["plan"]["hash"]),
         ("mode", run["mode"]),
+        ("judged_by", report.get("judged_by")),
     ):
         if value is not None:
             SubElement(properties, "property", name=name, value=clean(value))
@@ -90,6 +91,9 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         text = f"the run was cut short: {gpu['cut_short']}"
         text += f"; go on with: {run['resume']}" if run["resume"] else ""
         add_result(add_case(suite, group, "run", 0.0), "error", text, "CutShort")
+    elif gpu["verdict"] == "INCOMPLETE":
+        text = "; ".join(gpu["incomplete"])
+        add_result(add_case(suite, group, "evidence", 0.0), "error", text, "Incomplete")
     for phase in gpu["coverage"]:
         _add_phase(suite, f"{group}.phase", phase)
     for check in gpu["checks"]:

@@ -21,7 +21,7 @@ from sentinel.burnin.checks.evidence import (
 )
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
-from sentinel.burnin.checks.required import judged_checks
+from sentinel.burnin.checks.required import judged_checks, not_compared
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
@@ -32,6 +32,7 @@ from sentinel.burnin.verdict import (
     MEANING,
     GpuVerdict,
     Verdict,
+    first_reason,
     judge_gpu,
     judge_node,
 )
@@ -41,7 +42,7 @@ from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.5"
+SCHEMA_VERSION = "1.6"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,6 @@ def report_object(run: Judged) -> dict[str, Any]:
     header, time = run.header, run.span
     verdicts = [gpu.verdict.value for gpu in run.gpus]
     cut, interrupted = run.cut_short, any(gpu.record.interruptions for gpu in run.gpus)
-    meaning = MEANING[run.verdict]
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
@@ -183,12 +183,25 @@ def report_object(run: Judged) -> dict[str, Any]:
         },
         "node": header["node"],
         "verdict": run.verdict.value,
-        "meaning": meaning if cut is None else f"cut short: {cut}; {meaning}",
+        "meaning": _meaning(run, cut),
+        "judged_by": __version__,
         "summary": {verdict.value: verdicts.count(verdict.value) for verdict in Verdict},
         "checks": [asdict(result) for result in run.node],
         "gpus": [_gpu(gpu, time) for gpu in run.gpus],
         "thresholds_overridden": run.thresholds.overridden(),
     }
+
+
+def _meaning(run: Judged, cut: str | None) -> str:
+    """Say what the verdict means, and what led to it or what it does not say."""
+    meaning = MEANING[run.verdict]
+    if cut is not None:
+        meaning = f"cut short: {cut}; {meaning}"
+    if run.verdict is Verdict.PASS:
+        lacking = dict.fromkeys(text for gpu in run.gpus for text in not_compared(gpu.results))
+        return f"{meaning} (rates not compared: {', '.join(lacking)})" if lacking else meaning
+    first = first_reason(run.gpus, run.node)
+    return meaning if first is None or cut is not None else f"{meaning}: {first}"
 
 
 def _digests(folder: RunFolder) -> dict[str, str]:

@@ -114,6 +114,25 @@ def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> 
     return next(verdict for verdict in Verdict if verdict in verdicts)
 
 
+def first_reason(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult]) -> str | None:
+    """Name the worst of a node with its value, its limit and what to do; None if all is well."""
+    found = [(f"GPU {gpu.record.index}", result) for gpu in gpus for result in gpu.results]
+    found += [("node", result) for result in node]
+    by_status = {
+        status: [(place, result) for place, result in found if result.status is status]
+        for status in (Status.FAIL, Status.WARN)
+    }
+    missing = [(gpu.record.index, text) for gpu in gpus for text in gpu.incomplete]
+    if not by_status[Status.FAIL] and missing:
+        index, text = missing[0]
+        return f"GPU {index}: {text}"
+    for place, result in (*by_status[Status.FAIL], *by_status[Status.WARN]):
+        value = "" if result.value is None else f" {format_value(result.value, result.unit)}"
+        why = f": {result.evidence}" if result.evidence else ""
+        return f"{place}: {result.id}{value} ({result.threshold}){why}. {result.action}"
+    return None
+
+
 def describe_result(result: CheckResult) -> str:
     """Describe a result that is not PASS in one line."""
     value = "" if result.value is None else f" {format_value(result.value, result.unit)}"

@@ -120,6 +120,29 @@ def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value="whole")
 
 
+@check(
+    "gpu.identity",
+    rule="not tested if its serial number or its VBIOS differs between two readings",
+    source=basis.OWN,
+    do=basis.NOTHING,
+)
+def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
+    """It is the same card with the same firmware all the time.
+
+    Reads nvmlDeviceGetSerial and nvmlDeviceGetVbiosVersion.
+    """
+    known = [
+        {one for one in (getattr(reading, name) for reading in evidence.readings) if one}
+        for name in ("serial", "vbios")
+    ]
+    for name, values in zip(("serial number", "VBIOS"), known, strict=True):
+        if len(values) > 1:
+            return untested(f"its {name} was {' and '.join(sorted(values))}")
+    if not any(known):
+        return not_applicable("it has no serial number and no VBIOS")
+    return Judgement(status=Status.PASS, value=", ".join(one for values in known for one in values))
+
+
 #: What to do for each of the driver's recovery actions.
 _RECOVERY = {
     "drain_and_reset": "RESET_GPU: drain the GPUs connected to it, then reset it.",
@@ -283,6 +306,8 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
+#: The reason of clocks that an operator has set.
+LOCKED = "applications_clocks_setting"
 #: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.
 _ALONE = "hw_slowdown"
 
@@ -311,6 +336,25 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
     if most >= limits["fail_readings"].value and limits["fail"].broken_by(most / readings):
         return replace(judged, status=Status.FAIL)
     return judged
+
+
+@check(
+    "clocks.locked",
+    source=f"{basis.NVML}: nvmlClocksEventReasonApplicationsClocksSetting",
+    do=Action(
+        Severity.CONFIG, "CONFIG: `nvidia-smi -rac` and `nvidia-smi -rgc` unlock the clocks."
+    ),
+    unit="of the readings",
+    warn=above(0.5),
+)
+def _clocks_locked(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """No operator has locked the clocks.
+
+    Reads nvmlDeviceGetCurrentClocksEventReasons, by bit.
+    """
+    counted, readings = evidence.reasons()
+    count = counted[LOCKED]
+    return by_limits(count / readings, limits, f"{LOCKED} in {count} of {readings}")
 
 
 _MARGIN = f"; margin: {basis.OWN}"

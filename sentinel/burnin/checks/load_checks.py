@@ -338,6 +338,8 @@ def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
         {"reason": f"pid {event['pid']} survived SIGKILL"}
         for event in record.named("stressor.unkillable")
     ]
+    if evidence.losses():
+        return untested("the GPU was lost, which gpu.lost has")
     if (record.ended or "").startswith(FAULTY):
         return by_limits(len(hangs) + 2, limits, record.ended or "")
     return by_limits(len(hangs), limits, hangs[0]["reason"] if hangs else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -73,6 +74,30 @@ def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
     """Select the GPUs on the PCI bus that NVML does not list."""
     listed = {gpu.pci_bus_id.upper() for gpu in gpus if gpu.pci_bus_id is not None}
     return [address for address in devices if address.upper() not in listed]
+
+
+#: Models with several GPUs on a board (NVIDIA's data sheets).
+_SHARED_BOARD = re.compile(r"\b(K80|M10|M60|A16)\b")
+
+
+@check(
+    "node.serials",
+    source=basis.OWN,
+    do=Action(Severity.CONFIG, "CONFIG: read the labels of the cards; one was flashed wrongly."),
+    unit="serial numbers on two GPUs",
+    warn=above(0),
+)
+def _node_serials(evidence: NodeEvidence, limits: Limits) -> Judgement:
+    """Each GPU has a serial number of its own.
+
+    Reads nvmlDeviceGetSerial of all GPUs but those that share a board.
+    """
+    serials = [gpu.serial for gpu in evidence.gpus if not _SHARED_BOARD.search(gpu.name)]
+    counts = Counter(filter(None, serials))
+    if not counts:
+        return not_applicable("no GPU has a serial number of its own")
+    shared = sorted(serial for serial, count in counts.items() if count > 1)
+    return by_limits(len(shared), limits, ", ".join(shared))
 
 
 @check(

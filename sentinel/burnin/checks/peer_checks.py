@@ -22,7 +22,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.counter_checks import SAME_LIMIT
+from sentinel.burnin.checks.counter_checks import LOCKED, SAME_LIMIT
 from sentinel.burnin.checks.load_checks import (
     NO_STEADY,
     LoadEvidence,
@@ -202,8 +202,8 @@ def _why_wrong(own: Collection[str], votes: Counter[str], stored: str | None) ->
 TABLE = Table()
 check = TABLE.check
 
-#: The workload of matrix products, and the reason of clocks that an operator has locked.
-_PRODUCTS, _LOCKED = "gemm", "applications_clocks_setting"
+#: The workload of matrix products.
+_PRODUCTS = "gemm"
 #: A card is compared with so many earlier runs of its own or more, at a temperature that differs by
 #: at most so many degrees Celsius.
 MIN_RUNS = 3
@@ -266,9 +266,9 @@ def _limited(record: GpuRecord) -> str | None:
     if limit and default and limit / default < SAME_LIMIT:
         return f"CONFIG: its power limit is {limit / default:.0%} of the default"
     reasons = [sample.values.get("reasons") or () for sample in record.telemetry]
-    locked = sum(_LOCKED in one for one in reasons)
+    locked = sum(LOCKED in one for one in reasons)
     if 2 * locked > len(reasons):
-        return f"CONFIG: its clocks are locked: {_LOCKED} in {locked} of {len(reasons)} samples"
+        return f"CONFIG: its clocks are locked: {LOCKED} in {locked} of {len(reasons)} samples"
     return None
 
 

@@ -73,6 +73,8 @@ MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
     ("gpu.whole", {"mig": True}, UNTESTED, None),
     ("gpu.whole", {"mig": None}, ABSENT, None),
+    ("gpu.identity", {"serial": None, "vbios": None}, ABSENT, None),
+    ("clocks.locked", {"reasons": ("applications_clocks_setting",)}, WARN, 1),
     ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
     ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
     ("ecc.mode", {"ecc": False}, WARN, "off"),
@@ -284,6 +286,8 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("temperature.history", Run(read={"temperature_c": None}), UNTESTED),
     ("temperature.sensor", Run(read={"temperature_c": None}, counters=NO_HEAT), UNTESTED),
     ("temperature.sensor", Run(read={"temperature_c": 0}, counters=COLD), UNTESTED),
+    ("gpu.identity", Run(after={"serial": "another"}), UNTESTED),
+    ("gpu.identity", Run(after={"vbios": "another"}), UNTESTED),
     ("gpu.lost", Run(events=(AWAY,)), FAIL),
     ("gpu.lost", Run(events=({**AWAY, "lost": False},)), PASS),
     ("rate.history", Run(tflops=400, counters=BELOW_DEFAULT), ABSENT),
@@ -406,6 +410,9 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY, GONE), PASS, 0),
     ("node.inventory", inventory(HEALTHY, buses=None), UNTESTED, None),
     ("node.inventory", inventory(replace(HEALTHY, driver="simulated")), ABSENT, None),
+    ("node.serials", inventory(HEALTHY, PEER), WARN, 1),
+    ("node.serials", inventory(HEALTHY, replace(PEER, serial="7")), PASS, 0),
+    ("node.serials", inventory(replace(HEALTHY, serial=None)), ABSENT, None),
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
     ("node.gpus", expected(7, *EIGHT), PASS, 0),
     ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
@@ -471,7 +478,10 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 ]  # fmt: skip
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
-INFORMATION = {"gpu.whole", "persistence.mode", "temperature.sensor", "throttle.power_cap"}
+INFORMATION = {
+    *("gpu.whole", "gpu.identity", "persistence.mode"),
+    *("temperature.sensor", "throttle.power_cap"),
+}
 
 
 @pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)

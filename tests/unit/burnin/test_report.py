@@ -152,7 +152,8 @@ def test_a_hot_gpu_has_its_highest_temperature_when_it_was_slow_and_what_to_do(
     folder.write(folder.counters, counters)
     run = judge_run(folder, Thresholds())
     report = report_object(run)
-    first, hot = FORMATS["text"](run, report).split("GPU 1")
+    head, hot, first = FORMATS["text"](run, report).split("\n\n")
+    assert "GPU 1: throttle.software_thermal" in head
     assert "throttle.software_thermal" in hot
     assert hot.count("\n            do: CHECK_MECHANICALS: check the air flow") == 1
     assert "do:" not in first
