@@ -152,7 +152,7 @@ class RecordedNode:
         header |= {"settings": self.settings, "confirmed_faulty": {"known": 0, "found_first": 0}}
         header |= {"resumed": [], "boot": "01234567-89ab-cdef-0123-456789abcdef"}
         folder.write(folder.header, {**header, "node": {**node, "uid": 0}})
-        after = [row for row in self.after if row]
+        after = [row for row in self.after if row.get("uuid")]
         folder.write(folder.counters, {"before": self.before, "after": after, **self.counters})
         last = {"at": self.ended, "event": "last", "gpu": None, "index": None}
         _write_rows(folder.events, self.events)

@@ -26,6 +26,7 @@ from sentinel.burnin.checks.evidence import (
     REPAIRS_PENDING,
     GpuEvidence,
     MomentEvidence,
+    both,
     judge_sum,
     read,
 )
@@ -33,8 +34,8 @@ from sentinel.burnin.checks.evidence import (
 TABLE = Table()
 check = TABLE.check
 
-_ORDER = (Status.FAIL, Status.WARN, Status.PASS, Status.NOT_TESTED, Status.NOT_APPLICABLE)
-_ONCE = "it was answered before, and is not any more"
+_ABSENT = Status.NOT_APPLICABLE
+_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
 
 # --- rules of several checks -----------------------------------------------------------------
@@ -51,9 +52,8 @@ def _total(evidence: GpuEvidence, limits: Limits, *fields: str) -> Judgement:
         judge_sum(limits, partial(read, one), *fields) for one in evidence.readings if not one.lost
     ] or [judge_sum(limits, partial(read, evidence.now), *fields)]
     worst = min(found, key=lambda judged: _ORDER.index(judged.status))
-    if worst.status is Status.PASS and found[0].status is not Status.PASS:
-        why = found[0].evidence
-        return untested(why) if found[0].status is Status.NOT_TESTED else untested(_ONCE)
+    if worst.status is Status.PASS and any(one.status is _ABSENT for one in found):
+        return untested(f"{fields[0]} was answered only once")
     if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
         return replace(worst, evidence=f"{worst.evidence}, before the end of the run")
     return worst
@@ -165,9 +165,12 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads field 230, GET_GPU_RECOVERY_ACTION.
     """
+    name = "recovery_action"
     known = [one.recovery_action for one in evidence.readings if one.recovery_action is not None]
     demands = [action for action in known if action != "none"]
-    action = demands[0] if demands else read(evidence.now, "recovery_action")
+    if known and not demands:
+        both(evidence.readings[-1], evidence.now, name, read)
+    action = demands[0] if demands else read(evidence.now, name)
     status = Status.FAIL if demands else Status.PASS
     return Judgement(status=status, value=action, action=_RECOVERY.get(action))
 

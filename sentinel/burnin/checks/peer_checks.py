@@ -412,7 +412,7 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     unit="of what is usual",
     warn=below(0.90),
     fail_quarter=below(0.80),
-    fail_stretch_s=at_least(30),
+    fail_stretch_s=at_least(15),
 )
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU keeps its rate in every steady phase and every copy.

@@ -1,0 +1,400 @@
+"""What the faults of the table do to the record of a burn-in, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sentinel.protocol.stressor import LinkPart
+from tests.harness.recorded_node import (
+    BEGAN,
+    COPY,
+    FP16,
+    LINKS,
+    MEMORY,
+    PHASES,
+    STEADY,
+    RecordedNode,
+    Row,
+    kind_of,
+    uuid,
+)
+
+Apply = Callable[[RecordedNode, "Moment"], None]
+#: The GPU that has the fault.
+BAD = 0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a fault shows."""
+
+    name: str
+    #: The part of each phase, in thousandths.
+    part: slice
+    #: When it is, as a share of the run.
+    share: float
+
+    def at(self, node: RecordedNode) -> float:
+        """Return the moment in seconds since the run began, within a phase."""
+        _, ready, _, end = node.spans[STEADY]
+        first = ready - BEGAN
+        return first + (end - ready) * self.share
+
+
+FIRST = Moment("first", slice(0, 300), 0.15)
+MIDDLE = Moment("middle", slice(350, 650), 0.5)
+LAST = Moment("last", slice(700, 1000), 0.97)
+ALL = Moment("all the time", slice(0, 1000), 0.5)
+#: What is read before or after the run has no part in it.
+BEFORE = Moment("before", slice(0, 0), 0.0)
+AFTER = Moment("after", slice(0, 0), 1.0)
+GAP = Moment("in a gap", slice(0, 0), 0.5)
+MOMENTS = (FIRST, MIDDLE, LAST)
+ONE_MOMENT = (ALL,)
+
+
+def after(**values: Any) -> Apply:
+    """Change counters after the run."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.after[BAD] |= values
+
+    return apply
+
+
+def before(**values: Any) -> Apply:
+    """Change counters before the run."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.before[BAD] |= values
+
+    return apply
+
+
+def standing(**values: Any) -> Apply:
+    """Change counters or flags at one end of the run, or between its parts."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        if moment is GAP:
+            resume(node, values)
+        else:
+            (node.before if moment is BEFORE else node.after)[BAD].update(values)
+
+    return apply
+
+
+def resume(node: RecordedNode, between: Row) -> None:
+    """Cut the run in two after its memory phase; the counters after the gap differ for good."""
+    _, _, _, end = node.spans[MEMORY]
+    gpus = [{"uuid": uuid(index), "index": index} for index in range(node.gpus)]
+    at = end - BEGAN
+    again = [{**row, "at": end + 0.3} for row in node.before]
+    node.counters["resumed"] = [
+        {"after": [{**row, "at": end + 0.2} for row in node.before], "before": again}
+    ]
+    again[BAD].update(between)
+    lasting = {name: value for name, value in between.items() if "total" in name}
+    node.after[BAD].update(lasting)
+    for index in range(node.gpus):
+        node.tell(index, "burnin.ended", at + 0.2, plan="lab", reason="SIGINT")
+    node.tell(None, "burnin.run_started", at + 0.35, gpus=gpus)
+    node.samples.append({"at": end + 0.25, "event": "last", "gpu": None, "index": None})
+
+
+def telemetry(*phases: str, **values: Any) -> Apply:
+    """Change readings in a part of each phase, or of these."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        for row in node.rows(BAD, "telemetry", *phases, part=moment.part):
+            row.update(values)
+
+    return apply
+
+
+def some(share: int, *phases: str, **values: Any) -> Apply:
+    """Change one of so many readings."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in node.rows(BAD, "telemetry", *phases)[::share]:
+            row.update(values)
+
+    return apply
+
+
+def once(**values: Any) -> Apply:
+    """Change one reading."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        rows = node.rows(BAD, "telemetry", STEADY)
+        rows[int(moment.share * (len(rows) - 2)) + 1].update(values)
+
+    return apply
+
+
+def slower(factor: float, *phases: str, unit: str = "flops", **readings: Any) -> Apply:
+    """Scale the rate of a part of phases, and change the readings with it."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        for row in node.rows(BAD, "work", *phases, part=moment.part):
+            row[unit] *= factor
+        for row in node.rows(BAD, "telemetry", *phases, part=moment.part):
+            row.update(readings)
+
+    return apply
+
+
+def links(part: LinkPart, factor: float = 1.0, **values: Any) -> Apply:
+    """Scale the rates of one part of the test of links."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in node.rows(BAD, "link", LINKS):
+            if row["part"] == part:
+                row["rate"] *= factor
+                row.update(values)
+
+    return apply
+
+
+def events(*found: tuple[str, Row]) -> Apply:
+    """Add events at the moment, a second apart."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        for number, (name, fields) in enumerate(found):
+            node.tell(BAD, name, moment.at(node) + number, **fields)
+
+    return apply
+
+
+def xid(number: int, text: str = "", pid: int | None = None) -> Apply:
+    """Log an XID of the GPU."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        node.log(moment.at(node), number, BAD, text, pid)
+
+    return apply
+
+
+def unread(*names: str, why: str | None = "unknown error") -> Apply:
+    """Let counters fail to be read at one end, or be missing there without a reason."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        row = (node.before if moment is BEFORE else node.after)[BAD]
+        row.update(dict.fromkeys(names))
+        if why is not None:
+            row["failed"] = {**row.get("failed", {}), **dict.fromkeys(names, why)}
+
+    return apply
+
+
+def absent(*names: str) -> Apply:
+    """Let counters be missing at both ends."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in (node.before[BAD], node.after[BAD]):
+            row.update(dict.fromkeys(names))
+
+    return apply
+
+
+def given_up(phase: str, why: str) -> Apply:
+    """Give up a phase."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.ends_of(BAD, phase).update(given_up=why, seconds=0.0, longest=0.0, passes=0)
+
+    return apply
+
+
+def checksums(own: str, others: str, stored: str | None) -> Apply:
+    """Let GPUs compute golden checksums."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for index in range(node.gpus):
+            value = own if index == BAD else others
+            row = {"at": node.spans[STEADY][1] + 0.1, "event": "checksum", "gpu": uuid(index)}
+            node.samples.append({**row, "key": "bf16", "checksum": value, "stored": stored})
+
+    return apply
+
+
+def nvlinks(number: int, *, both: bool = False, before: bool = False, **values: Any) -> Apply:
+    """Change an NVLink; ``both``: on all GPUs; ``before``: at both ends of the run."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for rows in (node.before, node.after) if before else (node.after,):
+            for row in rows if both else rows[BAD : BAD + 1]:
+                row["nvlinks"][number] |= values
+
+    return apply
+
+
+def unlisted_link(node: RecordedNode, _: Moment) -> None:
+    """Remove an NVLink from the list."""
+    del node.after[BAD]["nvlinks"][5]
+
+
+def no_results(node: RecordedNode, _: Moment) -> None:
+    """Check nothing."""
+    for phase in node.spans:
+        node.ends_of(BAD, phase)["checks"] = 0
+
+
+def not_listed(node: RecordedNode, _: Moment) -> None:
+    """Leave the GPU out of the list after the run."""
+    node.after[BAD] = {}
+
+
+def lost_samples(node: RecordedNode, _: Moment) -> None:
+    """Lose events."""
+    row = {"at": node.spans[STEADY][2], "event": "log.dropped", "gpu": None, "index": None}
+    node.samples.append({**row, "events": 5})
+
+
+def blind_kernel(node: RecordedNode, _: Moment) -> None:
+    """Read no kernel's log, and watch NVML's XIDs with a break."""
+    node.counters["kernel_log_error"] = "/dev/kmsg cannot be read: Operation not permitted"
+    for row in node.samples:
+        if row["event"] == "xids_watched" and row["gpu"] == uuid(BAD):
+            row["last"] = node.spans[STEADY][2]
+
+
+def only_nvml(node: RecordedNode, _: Moment) -> None:
+    """Read no kernel's log, and watch NVML's XIDs all the time."""
+    node.counters["kernel_log_error"] = "/dev/kmsg cannot be read: Operation not permitted"
+
+
+def gone(node: RecordedNode, _: Moment) -> None:
+    """Know of a GPU of earlier runs."""
+    node.counters["known"] = {"GPU-gone": "GPU 8, burned in on 2026-11-20"}
+
+
+def twin_serial(node: RecordedNode, _: Moment) -> None:
+    """Give two GPUs one serial number."""
+    for rows in (node.before, node.after):
+        rows[1]["serial"] = rows[0]["serial"]
+
+
+def virtual(node: RecordedNode, _: Moment) -> None:
+    """Let all GPUs be virtual ones."""
+    for row in (*node.before, *node.after):
+        row["name"] = "NVIDIA A100-40C"
+
+
+def mig(node: RecordedNode, _: Moment) -> None:
+    """Divide the GPU."""
+    for row in (node.before[BAD], node.after[BAD]):
+        row["mig"] = True
+
+
+def reset(node: RecordedNode, _: Moment) -> None:
+    """Let the counters of energy begin again."""
+    node.after[BAD]["energy_j"] = 1000.0
+
+
+def reloaded(node: RecordedNode, _: Moment) -> None:
+    """Change the driver for all."""
+    for row in node.after:
+        row["driver"] = "590.10.01"
+
+
+def limited(node: RecordedNode, moment: Moment) -> None:
+    """Lower the power limit."""
+    slower(0.7, STEADY, FP16, power_limit_w=400.0, power_w=395.0)(node, moment)
+    node.after[BAD]["power_limit_w"] = 400.0
+
+
+def all_limited(node: RecordedNode, _: Moment) -> None:
+    """Lower the power limit of all GPUs before the run; one is slower than the others."""
+    for row in (*node.before, *node.after):
+        row["power_limit_w"] = 500.0
+    for row in node.samples:
+        if row["event"] == "telemetry":
+            row.update({"power_limit_w": 500.0, "power_w": min(row["power_w"], 495.0)})
+    slower(0.5, STEADY)(node, ALL)
+
+
+def locked(node: RecordedNode, moment: Moment) -> None:
+    """Lock the clocks."""
+    reasons = ["applications_clocks_setting"]
+    slower(0.7, STEADY, FP16, power_w=560.0)(node, moment)
+    telemetry(reasons=reasons)(node, ALL)
+
+
+def no_time_of(*names: str) -> Apply:
+    """Remove the counters of throttled time from all GPUs."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in (*node.before, *node.after):
+            row.update(dict.fromkeys(names))
+
+    return apply
+
+
+def both(*parts: Apply) -> Apply:
+    """Do several things."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        for part in parts:
+            part(node, moment)
+
+    return apply
+
+
+def heat(degrees: int) -> Apply:
+    """Let the GPU be hotter under load."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in node.rows(BAD, "telemetry"):
+            row["temperature_c"] += degrees
+
+    return apply
+
+
+def corrected(rate: float) -> Apply:
+    """Count corrected errors under load from the moment on."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        rows = node.rows(BAD, "telemetry")
+        begin = BEGAN + moment.at(node) if moment is not ALL else rows[0]["at"]
+        for row in rows:
+            row["ecc_corrected_total"] = int(max(0.0, row["at"] - begin) * rate)
+        node.after[BAD]["ecc_corrected_total"] = rows[-1]["ecc_corrected_total"]
+
+    return apply
+
+
+CYCLES = tuple(
+    replace(phase, name=f"{phase.name}-{number}", seconds=seconds)
+    for number in range(1, 5)
+    for phase, seconds in ((PHASES[1], 60.0), (PHASES[3], 10.0))
+)
+
+
+def cycle(number: int, factor: float, **readings: Any) -> Apply:
+    """Slow down one cycle of a soak."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for phase in (f"{STEADY}-{number}", f"{COPY}-{number}"):
+            unit = "flops" if kind_of(phase) == STEADY else "bytes"
+            slower(factor, phase, unit=unit, **readings)(node, ALL)
+
+    return apply
+
+
+def add_job(node: RecordedNode) -> None:
+    """Let a job have the last GPU for the second half of its memory phase."""
+    gpu, (begin, _, _, end) = node.gpus - 1, node.spans[MEMORY]
+    at, back = (begin + end) / 2 - BEGAN, end - BEGAN - 1.0
+    node.tell(gpu, "gpu.yielding", at, processes=[{"pid": 7, "name": "train"}], evidence="process")
+    node.tell(gpu, "burnin.interrupted", at, phase=MEMORY, stretch_s=10.0)
+    node.tell(gpu, "stressor.starting", back, pid=77)
+    node.tell(gpu, "stressor.ready", back + 0.5, pid=77)
+    away = slice(500, 970)
+    gone = [
+        id(row)
+        for event in ("telemetry", "work")
+        for row in node.rows(gpu, event, MEMORY, part=away)
+    ]
+    node.samples[:] = [row for row in node.samples if id(row) not in set(gone)]

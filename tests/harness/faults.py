@@ -1,0 +1,494 @@
+"""The table of faults: what is done to the record of a burn-in, and the verdict that is right.
+
+The right verdict of each kind has a source outside this project where one exists. Rows are kinds at
+several moments and in nodes of several sizes; ``docs/reference/faults.md`` is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sentinel.config.plan import Phase
+from sentinel.protocol.stressor import LinkPart
+from tests.harness.fault_changes import (
+    AFTER,
+    ALL,
+    BEFORE,
+    CYCLES,
+    FIRST,
+    GAP,
+    LAST,
+    MIDDLE,
+    MOMENTS,
+    ONE_MOMENT,
+    Apply,
+    Moment,
+    absent,
+    add_job,
+    after,
+    all_limited,
+    before,
+    blind_kernel,
+    both,
+    checksums,
+    corrected,
+    cycle,
+    events,
+    given_up,
+    gone,
+    heat,
+    limited,
+    links,
+    locked,
+    lost_samples,
+    mig,
+    no_results,
+    no_time_of,
+    not_listed,
+    nvlinks,
+    once,
+    only_nvml,
+    reloaded,
+    reset,
+    slower,
+    some,
+    standing,
+    telemetry,
+    twin_serial,
+    unlisted_link,
+    unread,
+    virtual,
+    xid,
+)
+from tests.harness.recorded_node import (
+    A100,
+    COPY,
+    FP16,
+    GEFORCE,
+    H100,
+    MEMORY,
+    PHASES,
+    STEADY,
+    RecordedNode,
+    Row,
+)
+
+FAIL, INCOMPLETE, WARN, PASS = "FAIL", "INCOMPLETE", "WARN", "PASS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of fault, or a good node that looks like one.
+
+    Attributes:
+        group: The heading under which the page lists it.
+        text: What is wrong, for the page.
+        right: The verdict of the GPU that has it, or of the node where ``of_node``.
+        by: What of the reasons names it; empty if there is none.
+        source: Why that verdict is right.
+        exempt: An excuse, or a reading error: the property of faults names it.
+    """
+
+    name: str
+    group: str
+    text: str
+    apply: Apply
+    right: str
+    by: str = ""
+    source: str
+    moments: tuple[Moment, ...] = ONE_MOMENT
+    sizes: tuple[int, ...] = (2,)
+    model: str = H100
+    phases: tuple[Phase, ...] = PHASES
+    of_node: bool = False
+    exempt: bool = False
+    #: By the number of GPUs: another verdict, where fewer GPUs prove less.
+    others: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One row: a kind at a moment in a node of a size, alone or beside a job."""
+
+    kind: Kind
+    moment: Moment
+    gpus: int
+    beside: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name for people and programs."""
+        beside = ", beside a job" if self.beside else ""
+        return f"{self.kind.name}, {self.moment.name}, {self.gpus} GPUs{beside}"
+
+    @property
+    def right(self) -> str:
+        """The right verdict."""
+        return dict(self.kind.others).get(self.gpus, self.kind.right)
+
+    def node(self) -> RecordedNode:
+        """Record a node that has it."""
+        node = RecordedNode(gpus=self.gpus, model=self.kind.model, phases=self.kind.phases)
+        if self.beside:
+            add_job(node)
+        self.kind.apply(node, self.moment)
+        return node
+
+
+_FB = "engineering.fb.com, silent data corruption, 2022: one wrong result is a fault"
+_BITS = "same inputs, kernels and model give the same bits"
+_XID = "NVIDIA's Xid Catalog"
+_ERRORS = "NVIDIA, GPU memory error management; RMA policy"
+_NVSENTINEL = "NVIDIA/NVSentinel, runbooks"
+_DCGM = "NVIDIA/DCGM 4.6.0, hardware limits and diagnostics"
+_FIELD = "a broken card answers with errors (gpustack/runtime#26, NordicHPC/sonar#72)"
+_GONE = "NVIDIA's Xid Catalog: 79; facebookresearch/gcm: GpuIsLost on any call fails the GPU"
+_FRYER = "huggingface/gpu-fryer: 0.90 of the others"
+_OWN = "decided here: nobody publishes a limit"
+_NHC = "Azure/azurehpc-health-checks"
+
+MISMATCH = ("stressor.mismatch", {"errors": 1, "checks": 100})
+FINDING = {"number": 1, "kind": "transient", "workload": "memtest", "dtype": None, "count": 1}
+LOST = "the GPU fell off the bus or is otherwise lost; see `dmesg` for its XID"
+HANG = ("stressor.failed", {"kind": "hang", "reason": "no progress for 30 s"})
+ECC = ("ecc_corrected_total", "ecc_uncorrected_total")
+LIFETIME = ("ecc_corrected_lifetime_total", "ecc_uncorrected_lifetime_total")
+REMAPS = ("remapped_uncorrected_total", "remap_pending", "remap_failed")
+TIMES = (
+    *("hardware_thermal_throttled_s", "software_thermal_throttled_s", "thermal_throttled_s"),
+    *("power_brake_throttled_s", "power_throttled_s"),
+)
+SIZES = (1, 2, 4, 8)
+ENDS = (BEFORE, AFTER)
+
+
+def _kind(
+    group: str, name: str, text: str, apply: Apply, right: str, by: str = "", **more: Any
+) -> Kind:
+    return Kind(name=name, group=group, text=text, apply=apply, right=right, by=by, **more)
+
+
+# fmt: off
+# A row is read at once.
+
+
+def _results() -> Iterator[Kind]:
+    kind = partial(_kind, "Results")
+    yield kind("wrong-result", "one wrong result", events(MISMATCH), FAIL, "results.wrong",
+               source=_FB, moments=MOMENTS, sizes=(1, 8))
+    yield kind("finding-memory", "a word of the memory that changed",
+               events(("stressor.finding", {**FINDING, "place": "memory", "detail": "bit 3"})),
+               FAIL, "results.finding", source=_FB, moments=MOMENTS, sizes=(1, 4))
+    yield kind("checksum", "a golden checksum that no other GPU computes",
+               checksums("0x2", "0x1", None), FAIL, "golden.peers", source=_BITS, sizes=(4, 8))
+    yield kind("record-wrong", "a stored checksum that most GPUs contradict",
+               checksums("0x1", "0x1", "0x9"), WARN, "golden.stored", source=_BITS, sizes=(4, 8),
+               exempt=True)
+    yield kind("record-alone", "a stored checksum that the only GPU contradicts",
+               checksums("0x1", "0x1", "0x9"), FAIL, "golden.stored", source=_BITS, sizes=(1,))
+    yield kind("no-results", "no result was checked", no_results, INCOMPLETE, "no result",
+               source=_OWN, sizes=(1, 2))
+    yield kind("link-data", "wrong bytes over a link", links(LinkPart.TO_DEVICE, wrong=8), FAIL,
+               "links.data", source=_FB, sizes=(1, 2))
+
+
+def _loss_and_hangs() -> Iterator[Kind]:
+    kind = partial(_kind, "Loss and hangs")
+    yield kind("lost", "NVML calls it lost for seconds, and it comes back",
+               events(("gpu.unknown", {"reason": LOST, "lost": True})), FAIL, "gpu.lost",
+               source=_GONE, moments=MOMENTS, sizes=(1, 8))
+    yield kind("not-listed", "it is not listed any more after the run", not_listed, FAIL,
+               "gpu.lost", source=_GONE, moments=(AFTER,), sizes=(2, 8))
+    yield kind("lost-before", "it is lost when the run begins", standing(lost=LOST), FAIL,
+               "gpu.lost", source=_GONE, moments=ENDS)
+    yield kind("unanswered", "one reading in the run was not answered in time, and no more",
+               events(("gpu.unknown", {"reason": "the call took 6 s", "lost": False})), PASS,
+               source="NVIDIA/NVSentinel#1748: calls are slow under load; it is unread, not lost",
+               exempt=True)
+    yield kind("hang", "a stressor makes no progress for 30 s, twice", events(HANG, HANG), FAIL,
+               "gpu.hang", source=_OWN, moments=MOMENTS)
+    yield kind("hang-once", "a stressor makes no progress for 30 s", events(HANG), WARN,
+               "gpu.hang", source=_OWN, moments=(MIDDLE,))
+    yield kind("crash-one-format", "products in fp16 crash on it and on no other",
+               given_up(FP16, "its stressors failed 3 times"), FAIL, "phase.given_up",
+               source="pytorch/torchtitan#951: one card of 256 computes NaN", sizes=(2, 4, 8),
+               others=((2, WARN),))
+    yield kind("crash-mandatory", "the memory test crashes on it",
+               given_up(MEMORY, "its stressors failed 3 times"), INCOMPLETE, "memory", source=_OWN,
+               sizes=(1,))
+
+
+def _memory() -> Iterator[Kind]:
+    kind = partial(_kind, "Memory")
+    for name, text, values in (
+        ("uncorrectable", "an uncorrectable error", {"ecc_uncorrected_total": 1}),
+        ("uncorrectable-lifetime", "an uncorrectable error of the card's life",
+         {"ecc_uncorrected_lifetime_total": 1}),
+        ("sram-uncorrectable", "an uncorrectable SRAM error",
+         {"sram_uncorrected_lifetime_total": 1}),
+        ("row-uncorrectable", "a row remapped after an uncorrectable error",
+         {"remapped_uncorrected_total": 1}),
+    ):  # fmt: skip
+        kept = "lifetime" in next(iter(values)) or "remapped" in next(iter(values))
+        yield kind(name, text, standing(**values), FAIL, "_new", source=_ERRORS,
+                   moments=(AFTER, GAP) if kept else (AFTER,))
+    for name, text, flags, moments in (
+        ("remap-failed", "a row could not be remapped", {"remap_failed": True}, (*ENDS, GAP)),
+        ("sram-threshold", "the SRAM threshold is exceeded", {"sram_threshold_exceeded": True},
+         (*ENDS, GAP)),
+        ("unrepairable", "memory is unrepairable", {"memory_unrepairable": True}, ENDS),
+        ("recovery-reset", "the driver wants a reset", {"recovery_action": "gpu_reset"},
+         (*ENDS, GAP)),
+        ("recovery-reboot", "the driver wants a reboot", {"recovery_action": "node_reboot"}, ENDS),
+    ):  # fmt: skip
+        by = "recovery.action" if "recovery" in name else "memory."
+        yield kind(name, text, standing(**flags), FAIL, by, source=_ERRORS, moments=moments)
+    for name, text, pending in (
+        ("remap-pending", "a remap waits for a reset", {"remap_pending": True}),
+        ("channel-repair", "a repair of a channel waits", {"channel_repair_pending": True}),
+        ("tpc-repair", "a repair of multiprocessors waits", {"tpc_repair_pending": True}),
+    ):
+        yield kind(name, text, standing(**pending), FAIL, "memory.repair_new", source=_ERRORS,
+                   moments=(AFTER,))
+        yield kind(f"{name}-old", f"{text} since before the run", standing(**pending), WARN,
+                   "memory.repair_pending", source=_ERRORS, moments=(BEFORE,))
+    yield kind("row-corrected", "a row remapped after correctable errors",
+               after(remapped_corrected_total=1), WARN, "memory.remapped_corrected_new",
+               source=_ERRORS, moments=(AFTER,))
+    yield kind("banks", "banks without spare rows", after(remap_banks_none=1), WARN,
+               "memory.bank_headroom", source=_ERRORS, moments=(AFTER,))
+    yield kind("uncorrectable-old", "an uncorrectable error since the driver was loaded",
+               both(standing(ecc_uncorrected_total=1), after(ecc_uncorrected_total=1)), WARN,
+               "ecc.uncorrected", source=_ERRORS, moments=(BEFORE,))
+    yield kind("corrected-flood", "5,000 corrected errors a second under load", corrected(5000),
+               FAIL, "ecc.corrected_load", source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313",
+               moments=(FIRST, MIDDLE), sizes=(1, 8))
+    yield kind("corrected-some", "a corrected error every five seconds", corrected(0.2), WARN,
+               "ecc.corrected", source=_DCGM)
+
+
+def _xids() -> Iterator[Kind]:
+    kind = partial(_kind, "XIDs")
+    for number, text in (
+        (48, "double-bit error"), (64, "a row could not be remapped"), (74, "NVLink error"),
+        (79, "fallen off the bus"), (95, "uncontained error"), (119, "GSP does not answer"),
+    ):  # fmt: skip
+        yield kind(f"xid-{number}", f"XID {number}, {text}", xid(number), FAIL, "xid", source=_XID,
+                   moments=MOMENTS if number in {48, 79} else (MIDDLE,))
+    yield kind("xid-action", "XID 154: the driver wants a reset",
+               xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
+               FAIL, "xid", source=_XID, moments=MOMENTS)
+    yield kind("xid-94", "XID 94, a contained error", xid(94), FAIL, "xid", source=_XID,
+               moments=(MIDDLE,))
+    yield kind("xid-application", "XID 13 of another process, once", xid(13, pid=9), PASS,
+               source=_XID, moments=(MIDDLE,), exempt=True)
+
+
+def _what_could_not_be_read() -> Iterator[Kind]:
+    kind = partial(_kind, "What could not be read")
+    for name, text, names in (
+        ("ecc", "the counters of ECC", ECC),
+        ("lifetime", "the counters of the card's life", LIFETIME),
+        ("rows", "remapped rows", REMAPS),
+        ("recovery", "the recovery action", ("recovery_action",)),
+        ("nvlinks", "the NVLinks", ("nvlinks",)),
+        ("replays", "replays on PCIe", ("pcie_replays_total",)),
+        ("sram", "the SRAM threshold", ("sram_threshold_exceeded",)),
+    ):
+        yield kind(f"unread-{name}", f"{text} fail to be read", unread(*names), INCOMPLETE,
+                   "not judged", source=_FIELD, moments=ENDS)
+        yield kind(f"once-{name}", f"{text} are answered before the run, and not after it",
+                   unread(*names, why=None), INCOMPLETE, "not judged", source=_FIELD,
+                   moments=(AFTER,))
+    yield kind("twin", "counters of ECC that only its twin has", absent(*ECC, *LIFETIME),
+               INCOMPLETE, "not judged", source=_FIELD, sizes=(2, 8))
+    yield kind("no-xids", "neither source of XIDs is complete", blind_kernel, INCOMPLETE, "xid",
+               source="NVIDIA/NVSentinel#1417: what was not read proves nothing")
+    yield kind("only-nvml", "only NVML's XIDs were watched, all the time", only_nvml, PASS,
+               source=_OWN, exempt=True)
+    yield kind("lost-events", "events were lost", lost_samples, INCOMPLETE, "recorded",
+               source=_OWN, sizes=(1, 2))
+    yield kind("power-unread", "its power is not known", telemetry(power_w=None), INCOMPLETE,
+               "load.power", source=_FIELD)
+    yield kind("power-zero", "its power reads 0 in most readings", both(*(some(1, power_w=0.0),)),
+               INCOMPLETE, "load.power", source=_FIELD)
+    yield kind("width-zero", "the width of its link reads 0", telemetry(pcie_width=0), INCOMPLETE,
+               "pcie.width", source=_FIELD)
+    for name, value in (("none", None), ("zero", 0), ("constant", 25)):
+        values = {"temperature_c": value}
+        ends = both(absent(), after(**values))
+        yield kind(f"sensor-{name}", f"its temperature reads {value} at any power",
+                   both(telemetry(**values), ends, before(**values)), INCOMPLETE, "temperature",
+                   source=_FIELD)
+    yield kind("sensor-spike", "one reading of 255 C between two of 63", once(temperature_c=255),
+               PASS, source="NVML: an invalid reading", moments=MOMENTS, exempt=True)
+
+
+def _rates() -> Iterator[Kind]:
+    kind = partial(_kind, "Rates")
+    slow: Row = {"sm_clock_mhz": 345, "power_w": 160.0, "temperature_c": 42, "reasons": []}
+    yield kind("stuck-clock", "a fifth of the rate at 160 W", slower(0.2, STEADY, FP16, **slow),
+               FAIL, "rate.", source="HKUST superscalar report: a card stuck at low clocks",
+               sizes=SIZES)
+    yield kind("slow-80", "80 % of the rate of its peers", slower(0.8, STEADY, FP16), FAIL,
+               "rate.peers", source=_FRYER, sizes=(4, 8))
+    yield kind("slow-91", "91.3 % of the rate of its peers", slower(0.913, STEADY, FP16), WARN,
+               "rate.peers", source=_OWN, sizes=(8,))
+    yield kind("slow-half", "half the rate of the other one, without a reference",
+               slower(0.5, STEADY), WARN, "rate.peers", source=_OWN, sizes=(2, 3), model=A100)
+    yield kind("slow-part", "30 % of the rate in a third of the phase", slower(0.3, STEADY), FAIL,
+               "rate.worst", source=_OWN, moments=MOMENTS, sizes=(1, 8))
+    yield kind("slow-format", "half the rate in fp16", slower(0.5, FP16), FAIL, "rate.peers",
+               source=_FRYER, sizes=(4, 8))
+    yield kind("slow-copy", "83 % of the bandwidth of its peers", slower(0.83, COPY, unit="bytes"),
+               FAIL, "bandwidth.peers", source=_DCGM, sizes=(4, 8))
+    yield kind("slow-copy-95", "95 % of the bandwidth of its peers",
+               slower(0.95, COPY, unit="bytes"), WARN, "bandwidth.peers", source=_OWN, sizes=(8,))
+    for number in (1, 2, 4):
+        yield kind(f"cycle-{number}", f"cycle {number} of four at half of everything",
+                   cycle(number, 0.5, power_w=300.0), FAIL, "rate.", source=_OWN, sizes=(1, 8),
+                   phases=CYCLES)
+    yield kind("slow-limited", "half the rate of seven peers with the same lowered limit",
+               all_limited, FAIL, "rate.peers", source=_FRYER, sizes=(8,))
+
+
+def _clocks_power_and_heat() -> Iterator[Kind]:
+    kind = partial(_kind, "Clocks, power and heat")
+    for name, reason in (
+        ("slowdown", "hw_slowdown"), ("thermal", "hw_thermal_slowdown"),
+        ("brake", "hw_power_brake_slowdown"),
+    ):  # fmt: skip
+        yield kind(f"hw-{name}", f"{reason} in every reading", telemetry(reasons=[reason]), FAIL,
+                   "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1, 8))
+        yield kind(f"hw-{name}-10", f"{reason} in one of ten readings", some(10, reasons=[reason]),
+                   FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL)
+    yield kind("hw-thermal-once", "hw_thermal_slowdown in one reading",
+               once(reasons=["hw_thermal_slowdown"]), WARN, "clocks.hardware_slowdown",
+               source=_NHC, moments=(MIDDLE,))
+    yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
+               after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
+               source=_DCGM, moments=(AFTER,))
+    yield kind("sw-thermal-time", "10 % of the time throttled by the driver",
+               after(software_thermal_throttled_s=25.0), FAIL, "throttle.software_thermal",
+               source=_DCGM, moments=(AFTER,))
+    yield kind("brake-time", "2 % of the time under the power brake",
+               after(power_brake_throttled_s=5.0), FAIL, "throttle.power_brake",
+               source=_NVSENTINEL, moments=(AFTER,))
+    yield kind("sw-thermal-sampled",
+               "sw_thermal_slowdown in every reading, and no counter of time",
+               both(no_time_of(*TIMES), telemetry(reasons=["sw_thermal_slowdown"])), FAIL,
+               "throttle.software_thermal", source=_DCGM, model=GEFORCE)
+    yield kind("hot", "88 C, above the maximum of 87", telemetry(temperature_c=88), FAIL,
+               "temperature.gpu", source="NVML: the card's own maximum", moments=MOMENTS)
+    yield kind("warm", "85 C, below the maximum of 87", telemetry(temperature_c=85), WARN,
+               "temperature.gpu", source=_OWN, moments=(MIDDLE,), sizes=(1,))
+    yield kind("hot-memory", "memory of 96 C, above its maximum of 95",
+               telemetry(memory_temperature_c=96), FAIL, "temperature.memory",
+               source="NVML: the card's own maximum", moments=(FIRST, LAST))
+    yield kind("no-margin", "a margin of -3 C, below its slowdown at -2",
+               telemetry(temperature_margin_c=-3), FAIL, "temperature.limit", source=_NVSENTINEL,
+               moments=(FIRST, LAST))
+    yield kind("hotter", "20 C hotter than its peers", heat(20), WARN, "load.temperature_spread",
+               source=_OWN, sizes=(8,))
+    yield kind("memory-clock", "61 % of the memory clock", telemetry(memory_clock_mhz=1593), FAIL,
+               "load.memory_clock", source=_OWN, moments=(*MOMENTS, ALL))
+
+
+def _pcie_and_nvlink() -> Iterator[Kind]:
+    kind = partial(_kind, "PCIe and NVLink")
+    yield kind("width", "x4 of x16 under load", telemetry(pcie_width=4), FAIL, "pcie.width",
+               source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL), sizes=(1,))
+    yield kind("generation", "generation 1 of 5 under load", telemetry(pcie_generation=1), FAIL,
+               "pcie.generation", source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL),
+               sizes=(1,))
+    yield kind("replays", "100,000 replays", after(pcie_replays_total=100_000), FAIL,
+               "pcie.replay", source=_DCGM, moments=(AFTER,))
+    yield kind("host-link", "40 % of the rate to the host", links(LinkPart.TO_HOST, 0.4), FAIL,
+               "links.host", source=_NHC, sizes=(1, 2))
+    yield kind("peer-link", "half the rate to its peers", links(LinkPart.PEER, 0.5), FAIL,
+               "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
+    yield kind("dead-link", "one NVLink is inactive on both ends",
+               nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
+               source="NVIDIA Health Validation: 0 inactive links", sizes=(1, 2, 8))
+    yield kind("dead-link-a100", "one NVLink of two A100 is inactive",
+               nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
+               source="NVIDIA Health Validation: 0 inactive links", model=A100)
+    yield kind("link-lost", "an NVLink went down in the run", nvlinks(5, active=False), FAIL,
+               "nvlink.", source=f"{_XID}: 74", moments=(AFTER,), sizes=(1, 8))
+    yield kind("link-unlisted", "an NVLink is not listed any more", unlisted_link, FAIL, "nvlink.",
+               source=f"{_XID}: 74", moments=(AFTER,), sizes=(1, 2))
+    yield kind("link-crc", "10^6 CRC errors on an NVLink", nvlinks(5, crc_errors_total=10**6),
+               FAIL, "nvlink.crc_rate", source=_DCGM, moments=(AFTER,))
+    yield kind("link-replay", "a replay on an NVLink", nvlinks(5, replays_total=1), WARN,
+               "nvlink.replays", source=_DCGM, moments=(AFTER,))
+    yield kind("link-recovery", "an NVLink was trained again", nvlinks(5, recoveries_total=1),
+               WARN, "nvlink.recoveries", source=_DCGM, moments=(AFTER,))
+    yield kind("fabric", "the fabric is unhealthy", after(fabric_health="unhealthy"), FAIL,
+               "fabric.health", source="NVML: NVML_GPU_FABRIC_HEALTH_SUMMARY", moments=(AFTER,))
+
+
+def _the_card_and_its_settings() -> Iterator[Kind]:
+    kind = partial(_kind, "The card and its settings")
+    yield kind("reset", "it was reset in the run", reset, INCOMPLETE, "reset", source=_OWN,
+               moments=(MIDDLE,), sizes=(1, 4))
+    yield kind("reload", "the driver was reloaded in the run", reloaded, INCOMPLETE, "reset",
+               source=_OWN, moments=(MIDDLE,))
+    yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",
+               sizes=(1, 2))
+    yield kind("virtual", "it is a virtual GPU", virtual, INCOMPLETE, "virtual",
+               source="NVIDIA, virtual GPU software: counters are the host's", model=A100)
+    yield kind("swapped", "another serial number after the run", after(serial="1"), INCOMPLETE,
+               "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("flashed", "another VBIOS after the run", after(vbios="97"), INCOMPLETE,
+               "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("ecc-off", "ECC is off",
+               both(absent(*ECC, *LIFETIME), before(ecc=False), after(ecc=False)), WARN,
+               "ecc.mode", source=_NHC, sizes=(1,))
+    yield kind("limited", "an operator lowered its power limit in the run", limited, WARN,
+               "power.limit", source="NVIDIA/NVSentinel#1666: it is the operator's", sizes=(8,),
+               exempt=True)
+    yield kind("locked", "an operator locked its clocks", locked, WARN, "clocks.locked",
+               source="NVML: applications clocks setting", sizes=(8,), exempt=True)
+    yield kind("inforom", "its InfoROM is corrupted", after(inforom_valid=False), WARN,
+               "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=(AFTER,))
+    yield kind("serials", "two GPUs have one serial number", twin_serial, WARN, "node.serials",
+               source=_OWN, of_node=True)
+    yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",
+               source="NVIDIA/NVSentinel#684", of_node=True, sizes=(2, 7))
+
+
+# fmt: on
+_GROUPS = (
+    _results,
+    _loss_and_hangs,
+    _memory,
+    _xids,
+    _what_could_not_be_read,
+    _rates,
+    _clocks_power_and_heat,
+    _pcie_and_nvlink,
+    _the_card_and_its_settings,
+)
+#: All kinds, by group.
+KINDS = tuple(kind for group in _GROUPS for kind in group())
+#: Kinds that a job on another GPU must not hide.
+_BESIDE = {
+    *("wrong-result", "lost", "stuck-clock", "uncorrectable", "remap-failed", "xid-48"),
+    *("unread-ecc", "hw-thermal", "slow-part", "width", "reset", "sensor-constant"),
+}
+
+
+def rows() -> Iterator[Fault]:
+    """Yield every row of the table."""
+    for kind in KINDS:
+        for moment in kind.moments:
+            for gpus in kind.sizes:
+                yield Fault(kind=kind, moment=moment, gpus=gpus)
+        if kind.name in _BESIDE:
+            yield Fault(kind=kind, moment=kind.moments[0], gpus=max(2, kind.sizes[-1]), beside=True)
+
+
+ROWS = tuple(rows())

@@ -1,0 +1,138 @@
+"""The table of faults: each row is judged, and no fault makes a bad verdict better."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sentinel.burnin.checks.check import Status
+from sentinel.burnin.checks.peer_checks import RATE_LIMITS, judge_rate, peers_of
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from tests.harness.fault_changes import BAD, MIDDLE
+from tests.harness.faults import KINDS, ROWS, Fault
+from tests.harness.recorded_node import A100, GEFORCE, H100, RecordedNode
+
+NAMES = [row.name for row in ROWS]
+#: One row of each kind; the others take longer.
+QUICK = {next(row.name for row in ROWS if row.kind is kind) for kind in KINDS}
+
+
+def test_the_table_is_whole() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    assert len(set(NAMES)) == len(NAMES)
+    assert len([kind for kind in KINDS if not kind.exempt]) >= 60
+    assert len(ROWS) >= 150
+    assert all(kind.source for kind in KINDS)
+    assert {row.gpus for row in ROWS} >= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name, marks=[] if row.name in QUICK else pytest.mark.long)
+        for row in ROWS
+    ],
+)
+def test_each_fault_has_its_verdict(row: Fault, tmp_path: Path) -> None:
+    judged = row.node().judge(tmp_path / "run")
+    bad = next(gpu for gpu in judged.gpus if gpu.record.index == BAD)
+    verdict = judged.verdict if row.kind.of_node else bad.verdict
+    reasons = [*bad.reasons, *(result.id for result in judged.node if result.status == "warn")]
+    assert verdict == row.right, reasons
+    assert not row.kind.by or any(row.kind.by in reason for reason in reasons), reasons
+    assert EXIT_CODES[judged.verdict] >= EXIT_CODES[Verdict(row.right)], judged.verdict
+
+
+@pytest.mark.parametrize("model", [H100, A100, GEFORCE])
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_healthy_node_passes_whatever_its_model_and_size(
+    model: str, gpus: int, tmp_path: Path
+) -> None:
+    judged = RecordedNode(gpus=gpus, model=model, seed=gpus).judge(tmp_path / "run")
+    assert judged.verdict is Verdict.PASS, [gpu.reasons for gpu in judged.gpus]
+
+
+def test_a_job_beside_the_run_changes_no_verdict(tmp_path: Path) -> None:
+    kind = next(kind for kind in KINDS if kind.name == "only-nvml")
+    healthy = Fault(kind=kind, moment=MIDDLE, gpus=4, beside=True)
+    judged = healthy.node().judge(tmp_path / "run")
+    assert judged.verdict is Verdict.PASS, [gpu.reasons for gpu in judged.gpus]
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 5 else pytest.mark.long) for seed in range(60)]
+)
+def test_no_second_fault_makes_the_exit_code_better(seed: int, tmp_path: Path) -> None:
+    """Nor a sample, a counter or a file that is taken away; excuses are exempt."""
+    dice = random.Random(seed)
+    row = dice.choice([row for row in ROWS if not row.kind.exempt and row.right != "WARN"])
+    before = EXIT_CODES[row.node().judge(tmp_path / "one").verdict]
+    assert before != 0
+    node = row.node()
+    other = dice.choice(
+        [
+            kind
+            for kind in KINDS
+            if not kind.exempt
+            and not kind.of_node
+            and kind.phases is row.kind.phases
+            and row.gpus in kind.sizes
+            and kind.model == row.kind.model
+        ]
+    )
+    other.apply(node, other.moments[0])
+    assert EXIT_CODES[node.judge(tmp_path / "two").verdict] != 0, (row.name, other.name)
+    node = row.node()
+    match dice.randrange(3):
+        case 0:
+            names = [name for name, value in node.after[BAD].items() if value is not None] or [""]
+            for name in dice.sample(names, min(5, len(names))):
+                if name not in {"uuid", "index", "name", "at", "failed"}:
+                    node.after[BAD].pop(name, None)
+        case 1:
+            node.samples[:] = [one for one in node.samples if dice.random() < 0.7]
+        case 2:
+            node.samples[:] = [one for one in node.samples if one["event"] != "telemetry"]
+    assert EXIT_CODES[node.judge(tmp_path / "three").verdict] != 0, row.name
+
+
+#: The standard deviation of the rates of five good H100s.
+SPREAD = 0.023
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("gpus", "nodes"), [(2, 1000), (4, 1000), (8, 1000)])
+def test_good_cards_as_different_as_they_are_pass(gpus: int, nodes: int, tmp_path: Path) -> None:
+    """Whole records: noise within a run, an offset for each card, every format and check."""
+    dice = random.Random(gpus)
+    found: Counter[Verdict] = Counter()
+    for number in range(nodes):
+        offsets = {index: dice.gauss(0, SPREAD) for index in range(gpus)}
+        node = RecordedNode(gpus=gpus, every_s=6.0, seed=number, offsets=offsets)
+        found[node.judge(tmp_path / "run").verdict] += 1
+        shutil.rmtree(tmp_path / "run")
+    assert found[Verdict.FAIL] <= nodes / 1000, found
+    assert found[Verdict.WARN] <= nodes / 50, found
+    assert not found[Verdict.INCOMPLETE], found
+
+
+def test_of_many_good_cards_few_are_below_the_limits_of_peers() -> None:
+    dice = random.Random(1)
+    for gpus in (4, 8):
+        found: Counter[Status] = Counter()
+        for _ in range(4000):
+            rates = [dice.gauss(1, SPREAD) for _ in range(gpus)]
+            peers = peers_of(rates)
+            assert peers is not None
+            statuses = [judge_rate(rate, peers, RATE_LIMITS).status for rate in rates]
+            found[worst_of(statuses)] += 1
+        assert found[Status.FAIL] < 4, found
+        assert found[Status.WARN] < 80, found
+
+
+def worst_of(statuses: list[Status]) -> Status:
+    return min(statuses, key=list(Status).index)
