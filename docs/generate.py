@@ -277,6 +277,29 @@ def xids() -> str:
     return _table(("Meaning", "Bucket", "XIDs"), rows)
 
 
+def faults() -> str:
+    """Return the table of faults with the verdict that a test demands of each."""
+    from itertools import groupby
+
+    from tests.harness.faults import KINDS, ROWS
+
+    beside = {row.kind.name for row in ROWS if row.beside}
+    parts = []
+    for group, kinds in groupby(KINDS, key=lambda kind: kind.group):
+        rows = []
+        for kind in kinds:
+            verdict = "; ".join(
+                [kind.right, *(f"{word} with {gpus}" for gpus, word in kind.others)]
+            )
+            moments = ", ".join(moment.name for moment in kind.moments)
+            mark = "+" if kind.name in beside else ""
+            sizes = ", ".join(map(str, kind.sizes)) + mark
+            rows.append((kind.text, moments, sizes, verdict, kind.source))
+        head = (group, "When", "GPUs", "Verdict", "Why that is right")
+        parts.append(_table(head, rows))
+    return "\n\n".join(parts)
+
+
 def _ranges(numbers: list[int]) -> str:
     """Return ascending numbers with each row of them as a range: 39-41, 85."""
     runs: list[list[int]] = []
@@ -341,6 +364,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a fleet": checks_of_a_fleet,
     "sources of checks": sources_of_checks,
     "xids": xids,
+    "faults": faults,
     "light": light,
     "torch": torch_builds,
 }

@@ -147,6 +147,7 @@ _DCGM = "NVIDIA/DCGM 4.6.0, hardware limits and diagnostics"
 _FIELD = "a broken card answers with errors (gpustack/runtime#26, NordicHPC/sonar#72)"
 _GONE = "NVIDIA's Xid Catalog: 79; facebookresearch/gcm: GpuIsLost on any call fails the GPU"
 _FRYER = "huggingface/gpu-fryer: 0.90 of the others"
+_VIOLATION = "NVIDIA/DCGM: any violation warns; the share is decided here"
 _OWN = "decided here: nobody publishes a limit"
 _NHC = "Azure/azurehpc-health-checks"
 
@@ -214,7 +215,7 @@ def _loss_and_hangs() -> Iterator[Kind]:
                "gpu.hang", source=_OWN, moments=(MIDDLE,))
     yield kind("crash-one-format", "products in fp16 crash on it and on no other",
                given_up(FP16, "its stressors failed 3 times"), FAIL, "phase.given_up",
-               source="pytorch/torchtitan#951: one card of 256 computes NaN", sizes=(2, 4, 8),
+               source="pytorch/torchtitan#951: NaN on one of 256 GPUs", sizes=(2, 4, 8),
                others=((2, WARN),))
     yield kind("crash-mandatory", "the memory test crashes on it",
                given_up(MEMORY, "its stressors failed 3 times"), INCOMPLETE, "memory", source=_OWN,
@@ -306,7 +307,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("twin", "counters of ECC that only its twin has", absent(*ECC, *LIFETIME),
                INCOMPLETE, "not judged", source=_FIELD, sizes=(2, 8))
     yield kind("no-xids", "neither source of XIDs is complete", blind_kernel, INCOMPLETE, "xid",
-               source="NVIDIA/NVSentinel#1417: what was not read proves nothing")
+               source="NVIDIA/NVSentinel#1417: a log that rotates loses XIDs")
     yield kind("only-nvml", "only NVML's XIDs were watched, all the time", only_nvml, PASS,
                source=_OWN, exempt=True)
     yield kind("lost-events", "events were lost", lost_samples, INCOMPLETE, "recorded",
@@ -324,14 +325,14 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                    both(telemetry(**values), ends, before(**values)), INCOMPLETE, "temperature",
                    source=_FIELD)
     yield kind("sensor-spike", "one reading of 255 C between two of 63", once(temperature_c=255),
-               PASS, source="NVML: an invalid reading", moments=MOMENTS, exempt=True)
+               PASS, source=_OWN, moments=MOMENTS, exempt=True)
 
 
 def _rates() -> Iterator[Kind]:
     kind = partial(_kind, "Rates")
     slow: Row = {"sm_clock_mhz": 345, "power_w": 160.0, "temperature_c": 42, "reasons": []}
     yield kind("stuck-clock", "a fifth of the rate at 160 W", slower(0.2, STEADY, FP16, **slow),
-               FAIL, "rate.", source="HKUST superscalar report: a card stuck at low clocks",
+               FAIL, "rate.", source=_FRYER,
                sizes=SIZES)
     yield kind("slow-80", "80 % of the rate of its peers", slower(0.8, STEADY, FP16), FAIL,
                "rate.peers", source=_FRYER, sizes=(4, 8))
@@ -344,7 +345,7 @@ def _rates() -> Iterator[Kind]:
     yield kind("slow-format", "half the rate in fp16", slower(0.5, FP16), FAIL, "rate.peers",
                source=_FRYER, sizes=(4, 8))
     yield kind("slow-copy", "83 % of the bandwidth of its peers", slower(0.83, COPY, unit="bytes"),
-               FAIL, "bandwidth.peers", source=_DCGM, sizes=(4, 8))
+               FAIL, "bandwidth.peers", source=_OWN, sizes=(4, 8))
     yield kind("slow-copy-95", "95 % of the bandwidth of its peers",
                slower(0.95, COPY, unit="bytes"), WARN, "bandwidth.peers", source=_OWN, sizes=(8,))
     for number in (1, 2, 4):
@@ -367,20 +368,20 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
                    FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL)
     yield kind("hw-thermal-once", "hw_thermal_slowdown in one reading",
                once(reasons=["hw_thermal_slowdown"]), WARN, "clocks.hardware_slowdown",
-               source=_NHC, moments=(MIDDLE,))
+               source="Azure/cyclecloud-healthagent: mask 0xE8", moments=(MIDDLE,))
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
-               source=_DCGM, moments=(AFTER,))
+               source=_VIOLATION, moments=(AFTER,))
     yield kind("sw-thermal-time", "10 % of the time throttled by the driver",
                after(software_thermal_throttled_s=25.0), FAIL, "throttle.software_thermal",
-               source=_DCGM, moments=(AFTER,))
+               source=_VIOLATION, moments=(AFTER,))
     yield kind("brake-time", "2 % of the time under the power brake",
                after(power_brake_throttled_s=5.0), FAIL, "throttle.power_brake",
                source=_NVSENTINEL, moments=(AFTER,))
     yield kind("sw-thermal-sampled",
                "sw_thermal_slowdown in every reading, and no counter of time",
                both(no_time_of(*TIMES), telemetry(reasons=["sw_thermal_slowdown"])), FAIL,
-               "throttle.software_thermal", source=_DCGM, model=GEFORCE)
+               "throttle.software_thermal", source=_VIOLATION, model=GEFORCE)
     yield kind("hot", "88 C, above the maximum of 87", telemetry(temperature_c=88), FAIL,
                "temperature.gpu", source="NVML: the card's own maximum", moments=MOMENTS)
     yield kind("warm", "85 C, below the maximum of 87", telemetry(temperature_c=85), WARN,
@@ -439,16 +440,16 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",
                sizes=(1, 2))
     yield kind("virtual", "it is a virtual GPU", virtual, INCOMPLETE, "virtual",
-               source="NVIDIA, virtual GPU software: counters are the host's", model=A100)
+               source="NVIDIA, virtual GPU software: a profile is a share of a GPU", model=A100)
     yield kind("swapped", "another serial number after the run", after(serial="1"), INCOMPLETE,
                "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("flashed", "another VBIOS after the run", after(vbios="97"), INCOMPLETE,
                "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("ecc-off", "ECC is off",
                both(absent(*ECC, *LIFETIME), before(ecc=False), after(ecc=False)), WARN,
-               "ecc.mode", source=_NHC, sizes=(1,))
+               "ecc.mode", source=_OWN, sizes=(1,))
     yield kind("limited", "an operator lowered its power limit in the run", limited, WARN,
-               "power.limit", source="NVIDIA/NVSentinel#1666: it is the operator's", sizes=(8,),
+               "power.limit", source=_OWN, sizes=(8,),
                exempt=True)
     yield kind("locked", "an operator locked its clocks", locked, WARN, "clocks.locked",
                source="NVML: applications clocks setting", sizes=(8,), exempt=True)
