@@ -32,10 +32,12 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
+from sentinel.burnin.xids import XidEvent
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -57,6 +59,7 @@ FAIL, WARN, PASS = Status.FAIL, Status.WARN, Status.PASS
 UNTESTED, ABSENT = Status.NOT_TESTED, Status.NOT_APPLICABLE
 BAD = {FAIL, WARN}
 LINKS = HEALTHY.nvlinks or ()
+XID_79 = XidEvent(number=79, pci_bus_id="", at=1.0, pid=None, text="GPU has fallen off the bus.")
 
 
 def judge(check: str, evidence: object) -> CheckResult:
@@ -435,6 +438,12 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),
     ("node.memory_errors", memory(None, **{"mc0 ce_count": 5}), PASS, 0),
     ("node.memory_errors", memory(None), ABSENT, None),
+    ("node.kernel_faults", KernelEvidence(), PASS, "none"),
+    ("node.kernel_faults", KernelEvidence(xids=(XID_79,)), FAIL, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(others=(XID_79,)), WARN, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(unread="no log"), UNTESTED, None),
+    ("node.kernel_faults", KernelEvidence(unread="no log", xids=(XID_79,)), FAIL, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(absent="simulated"), ABSENT, None),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
@@ -494,7 +503,7 @@ def test_a_margin_of_temperature_is_called_a_margin() -> None:
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
-    """Those of XIDs are in test_xids.py."""
+    """Those of the kernel's log are in test_xids.py and test_kernel_faults.py."""
     healthy = {
         one.id for e in HEALTHY_ONES for one in CHECKS.run(e, Thresholds()) if one.status is PASS
     }
@@ -504,7 +513,7 @@ def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
         bad = [one for one in CHECKS.run(evidence, Thresholds()) if one.status in BAD]
         assert bad == []
     judged = {check for check, _, status, _ in ROWS if status in BAD}
-    assert judged == CHECKS.ids - INFORMATION - {"xid"}
+    assert judged == CHECKS.ids - INFORMATION - {"xid", "gpu.kernel_faults"}
 
 
 def test_every_declaration_is_complete() -> None:
