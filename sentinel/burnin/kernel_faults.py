@@ -22,7 +22,10 @@ MAX_TEXT = 200
 
 # --- addresses -------------------------------------------------------------------------------
 
-_ADDRESS = r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])(?:\.[0-7](?![0-9A-Fa-f]))?"
+_ADDRESS = (
+    r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])"
+    r"(?:\.[0-7](?![0-9A-Fa-f]))?"
+)
 #: An address after ``PCI:`` or a space; ``10de:2330`` is the number of a model.
 _PLACE = re.compile(rf"(?:\bPCI:|(?<![\w:.-]))({_ADDRESS})")
 _PARTS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")

@@ -353,8 +353,7 @@ def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
         advice = "a run in a folder that no other user can replace can be"
         click.echo(f"sentinel: warning: this run cannot be resumed: {why}; {advice}", err=True)
     if order.text is not None:
-        for fault in read_object(folder.counters).get("unacknowledged", ()):
-            click.echo(f"sentinel: warning: before this run, since the boot: {fault}", err=True)
+        warn_of_earlier_faults(folder)
     if order.socket is not None:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
@@ -369,6 +368,12 @@ def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
         verbose=verbose,
     )
     return following.to_report(as_json=as_json)
+
+
+def warn_of_earlier_faults(folder: RunFolder) -> None:
+    """Name the faults of the kernel's log since the boot that were not acknowledged."""
+    for fault in read_object(folder.counters).get("unacknowledged", ()):
+        click.echo(f"sentinel: warning: before this run, since the boot: {fault}", err=True)
 
 
 def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.burnin.checks.check import CheckResult, Severity, Status
+from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds
 from sentinel.burnin.checks.kernel_checks import KINDS, judge_faults, unpaired
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.kernel_faults import (
@@ -25,12 +25,22 @@ from sentinel.burnin.kernel_faults import (
     parse_fault,
 )
 from sentinel.burnin.ocp import ocp_lines
-from sentinel.burnin.report import Judged, report_object
-from sentinel.burnin.since_boot import describe_unacknowledged
+from sentinel.burnin.report import Judged, judge_run, report_object
+from sentinel.burnin.run_folder import read_object
+from sentinel.burnin.since_boot import describe_unacknowledged, faults_since_boot
 from sentinel.burnin.verdict import EXIT_CODES, verdict_summary
 from sentinel.burnin.xids import LogParser, XidEvent, parse
+from sentinel.cli.daemon.burnin import warn_of_earlier_faults
 from sentinel.diagnostics.kernel_log import KernelRecord
+from sentinel.host.verified_store import (
+    NAME,
+    StoredWork,
+    acknowledge,
+    acknowledged_at,
+    save,
+)
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.views import VerifiedCounts
 from tests.harness.example_run import ExampleRun, judged
 
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
@@ -121,8 +131,8 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     (PROBE.rpartition("\n")[2], ("nvrm.off_bus", "")),
     (
         (
-            "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:3b:00 (printing 1 of every"
-            " 30).  The GPU likely needs to be reset."
+            "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:3b:00 (printing 1 of"
+            " every 30).  The GPU likely needs to be reset."
         ),
         ("nvrm.reset", "0000:3b:00"),
     ),
@@ -471,5 +481,51 @@ def test_faults_since_the_boot_are_told_until_their_gpu_is_acknowledged() -> Non
     assert told({"G0": 1010.0}) == everything[1:]
     assert told({"G0": 1009.0, "G1": 1039.0}) == everything
     assert told({"G1": 1040.0}) == [everything[0], *everything[2:]]
-    twice = describe_unacknowledged(records, gpus, {}, 1000.0)[1]
+    one, twice, *_ = describe_unacknowledged(records, gpus, {}, 1000.0)
+    assert "times" not in one
     assert "(2 times, last " in twice
+
+
+def test_a_log_that_cannot_be_read_or_has_lost_its_beginning_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[tuple[list[KernelRecord], str | None]] = [
+        ([], "/dev/kmsg cannot be read: Permission denied"),
+        ([KernelRecord(at=5000.0, text="a word")], None),
+        ([KernelRecord(at=0.0, text="a word")], None),
+    ]
+    monkeypatch.setattr("sentinel.burnin.since_boot.read_past", lambda: answers.pop(0))
+    (unread,) = faults_since_boot((), {})
+    assert unread == "faults are unknown: /dev/kmsg cannot be read: Permission denied"
+    (lost,) = faults_since_boot((), {})
+    assert "the kernel's log begins then" in lost
+    assert faults_since_boot((), {}) == []
+
+
+def test_what_was_not_acknowledged_is_told_at_the_start_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleRun().write(tmp_path / "run")
+    warn_of_earlier_faults(folder)
+    assert capsys.readouterr().err == ""
+    counters = read_object(folder.counters)
+    folder.write(folder.counters, {**counters, "unacknowledged": ["GPU 0: XID 79"]})
+    warn_of_earlier_faults(folder)
+    assert "warning: before this run, since the boot: GPU 0: XID 79" in capsys.readouterr().err
+    found = check_of(judge_run(folder, Thresholds()), "node.kernel_faults")
+    assert (found.status, found.value) == (Status.PASS, "none")
+    assert "GPU 0: XID 79" in found.evidence
+
+
+def test_the_time_of_an_acknowledgement_is_that_of_the_last_one(tmp_path: Path) -> None:
+    assert acknowledged_at(tmp_path) == {}
+    path = tmp_path / NAME
+    work = StoredWork(index=0, name="", since=1.0, total=VerifiedCounts(errors=3))
+    save(path, {"A": work, "B": work}, {})
+    before = time.time()
+    acknowledge(path, ["A"], "root", "the card was reseated")
+    ((uuid, at),) = acknowledged_at(tmp_path).items()
+    assert uuid == "A"
+    assert at == pytest.approx(before, abs=60.0)
+    path.write_text("{")
+    assert acknowledged_at(tmp_path) == {}
