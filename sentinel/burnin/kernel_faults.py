@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 #: Equal events of one device within so many seconds are one: Sentinel's own number. Two sources
@@ -37,6 +38,7 @@ def find_address(text: str) -> str | None:
     return None if match is None else match[1]
 
 
+@lru_cache(maxsize=1024)
 def device_of(address: str) -> tuple[int, int, int] | None:
     """Parse an address in any form into domain, bus and device; None if it is none."""
     match = _PARTS.fullmatch(address.strip().lower())
@@ -324,17 +326,11 @@ def foreign(
         faults: All faults of a run.
         paths: The ports above each device of NVIDIA by its address; None if they are not known.
     """
-    others = {
-        device_of(fault.device)
-        for fault in faults
-        if fault.kind.startswith("aer.") and not _is_own(fault.driver)
-    }
     for fault in faults:
-        if not fault.kind.startswith("aer."):
-            continue
-        known = paths is None or any(is_of_device(fault, *path) for path in paths.items())
-        if device_of(fault.device) in others or not known:
-            yield fault
+        if fault.kind.startswith("aer."):
+            is_known = paths is None or any(is_of_device(fault, *path) for path in paths.items())
+            if not is_known or not _is_own(fault.driver):
+                yield fault
 
 
 def _is_own(driver: str) -> bool:

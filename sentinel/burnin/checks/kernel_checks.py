@@ -30,6 +30,7 @@ _OTHER_SXID = "sxid.other"
 #: The XIDs that report the same as a line without one.
 _PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}}
 _ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS)
+_SIMULATED = "simulated GPUs have none"
 #: Only so many faults are described.
 _DESCRIBED = 5
 
@@ -81,8 +82,8 @@ class KernelEvidence:
     reported: Sequence[XidEvent] = ()
     #: Why some faults may be missing, or None.
     unread: str | None = None
-    #: Why there are none, or None.
-    absent: str | None = None
+    #: Whether the GPUs are simulated.
+    is_simulated: bool = False
     #: What the log had since the boot when the run began, and was not acknowledged.
     before: Sequence[str] = ()
     #: The verdicts of XIDs that a file of thresholds replaces, by number.
@@ -101,13 +102,12 @@ def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
     Reads the kernel's log: PCIe errors of the GPU and of the ports above it, lines of NVRM.
     """
     record = evidence.record
-    if record.before is not None and record.before.driver == "simulated":
-        return not_applicable("simulated GPUs have none")
+    is_simulated = record.before is not None and record.before.driver == "simulated"
     unread = evidence.kernel_log_error or evidence.faults_unread
     if not record.closed:
         unread = unread or "the samples of the run are not complete"
     found = judge_faults(unpaired(evidence.faults, record.own_xids()))
-    return _or_unread(found, unread)
+    return _or_unread(found, unread, is_simulated=is_simulated)
 
 
 @TABLE.check(
@@ -122,8 +122,6 @@ def _node_kernel_faults(evidence: KernelEvidence, _: Limits) -> Judgement:
     Reads the kernel's log: SXids of NVSwitches, PCIe errors, lines of NVRM, XIDs of GPUs that are
     unknown.
     """
-    if evidence.absent is not None:
-        return not_applicable(evidence.absent)
     found = [
         judge_faults(unpaired(evidence.faults, evidence.reported), evidence.foreign),
         _of_xids(evidence.xids, evidence.overrides),
@@ -136,7 +134,7 @@ def _node_kernel_faults(evidence: KernelEvidence, _: Limits) -> Judgement:
     if evidence.before:
         texts.append(f"before the run, not acknowledged: {'; '.join(evidence.before)}")
     worst = replace(worst, value=", ".join(values) or "none", evidence="; ".join(texts))
-    return _or_unread(worst, evidence.unread)
+    return _or_unread(worst, evidence.unread, is_simulated=evidence.is_simulated)
 
 
 def judge_faults(faults: Iterable[KernelFault], foreign: Collection[KernelFault] = ()) -> Judgement:
@@ -215,8 +213,10 @@ def _at_most_warn(found: Judgement) -> Judgement:
     return replace(found, status=Status.WARN) if found.status is Status.FAIL else found
 
 
-def _or_unread(found: Judgement, unread: str | None) -> Judgement:
+def _or_unread(found: Judgement, unread: str | None, *, is_simulated: bool) -> Judgement:
     """Return a fault that was found in any case; no PASS if others may be missing."""
-    if unread is None or found.status in {Status.FAIL, Status.WARN}:
+    if found.status in {Status.FAIL, Status.WARN} or (unread is None and not is_simulated):
         return found
+    if is_simulated:
+        return not_applicable("; ".join(filter(None, (_SIMULATED, found.evidence))))
     return untested("; ".join(filter(None, (unread, found.evidence))))

@@ -200,7 +200,7 @@ def evidence_of_kernel(
         unread=run.kernel_log_error
         or run.faults_unread
         or (None if records and records[0].closed else "the samples of the run are not complete"),
-        absent="simulated GPUs have none" if run.header.get("simulated") else None,
+        is_simulated=bool(run.header.get("simulated")),
         before=run.unacknowledged,
         overrides=xids,
     )

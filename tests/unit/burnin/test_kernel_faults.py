@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds
-from sentinel.burnin.checks.kernel_checks import KINDS, judge_faults, unpaired
+from sentinel.burnin.checks.kernel_checks import KINDS, KernelEvidence, judge_faults, unpaired
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.kernel_faults import (
     SAME_S,
@@ -358,8 +359,8 @@ FATAL_SWITCH = f"{SWITCH}20034, Fatal, Link 30"
 @pytest.mark.parametrize(
     ("lines", "paths", "expected"),
     [
-        ([ABOVE_NVME, NVME, FATAL_SWITCH], None, [ABOVE_NVME, NVME]),
-        ([ABOVE_NVME, FATAL_SWITCH], None, []),
+        # Without the ports, the line of a port is the node's, whatever its source says itself.
+        ([ABOVE_NVME, NVME, FATAL_SWITCH], None, [NVME]),
         ([ABOVE_NVME, FATAL_SWITCH], {"0000:3b:00.0": ["0000:3a:01.0"]}, [ABOVE_NVME]),
         ([ABOVE_NVME], {"0000:3b:00.0": [], "0000:c1:00.0": ["0000:81:00.0"]}, []),
     ],
@@ -369,6 +370,31 @@ def test_errors_of_other_devices_are_known_by_their_drivers_or_by_the_ports(
 ) -> None:
     found = [fault(line) for line in lines]
     assert [one.text for one in foreign(found, paths)] == expected
+
+
+#: Lines of each kind, and of XIDs.
+ANY = st.sampled_from(
+    [line for line, expected in LINES if expected is not None]
+    + [NVME, ABOVE_NVME, XID_79, "NVRM: Xid (?): 63, remap", "NVRM: Xid (?): 13, pid=7"]
+)
+
+
+@given(st.lists(st.tuples(ANY, st.integers(0, 400)), max_size=8), ANY, st.integers(0, 400))
+def test_a_fault_that_is_added_never_makes_the_node_better(
+    records: list[tuple[str, int]], line: str, at: int
+) -> None:
+    def status(given: list[tuple[str, int]]) -> Status:
+        parser = LogParser()
+        found = [event for text, at in given for event in parser.parse(text, float(at))]
+        faults = [event for event in found if isinstance(event, KernelFault)]
+        xids = [event for event in found if isinstance(event, XidEvent)]
+        evidence = KernelEvidence(
+            faults=faults, xids=xids, foreign=set(foreign(faults, None)), reported=xids
+        )
+        return CHECKS["node.kernel_faults"].run(evidence, Thresholds()).status
+
+    order = [Status.PASS, Status.WARN, Status.FAIL]
+    assert order.index(status([*records, (line, at)])) >= order.index(status(records))
 
 
 # --- the folder of a run ---------------------------------------------------------------------
@@ -389,7 +415,7 @@ RUNS: list[tuple[list[str], dict[str, Any], tuple[str, str, str]]] = [
     (["pcieport 0000:00:01.0: AER: device recovery failed"], PATHS, ("FAIL", "FAIL", "FAIL")),
     # Another device's errors warn, where the ports are known or its driver is named.
     ([ABOVE_NVME], PATHS, ("PASS", "PASS", "WARN")),
-    ([NVME, ABOVE_NVME], {}, ("PASS", "PASS", "WARN")),
+    ([NVME], {}, ("PASS", "PASS", "WARN")),
     ([ABOVE_NVME], {}, ("PASS", "PASS", "FAIL")),
     (["NVRM: GPU 0000:01:00.0: GPU has fallen off the bus."], {}, ("FAIL", "PASS", "FAIL")),
     (["NVRM: Xid (PCI:????): 79, GPU has fallen off the bus."], {}, ("PASS", "PASS", "FAIL")),
