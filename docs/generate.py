@@ -182,12 +182,13 @@ def checks_of_a_difference() -> str:
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load, without those of its links."""
     from sentinel.burnin.checks.evidence import GrowthEvidence, ParticipationEvidence
+    from sentinel.burnin.checks.kernel_checks import KernelEvidence
     from sentinel.burnin.checks.load_checks import LoadEvidence
     from sentinel.burnin.checks.recorded_run import CHECKS
 
     elsewhere = [*CHECKS.of(GrowthEvidence), *_links()]
     own = [check for check in CHECKS.of(LoadEvidence) if check not in elsewhere]
-    return _checks((*own, *CHECKS.of(ParticipationEvidence)))
+    return _checks((*own, *CHECKS.of(ParticipationEvidence), *CHECKS.of(KernelEvidence)))
 
 
 def checks_of_links() -> str:
@@ -300,6 +301,21 @@ def faults() -> str:
     return "\n\n".join(parts)
 
 
+def kernel_faults() -> str:
+    """Return the table of the kernel's fault lines without an XID, those of one source in a row."""
+    from sentinel.burnin.checks.kernel_checks import KINDS
+
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for kind, row in KINDS.items():
+        key = (row.meaning.value, row.bucket, row.source)
+        groups.setdefault(key, []).append(f"`{kind}` {row.name}")
+    rows = [
+        (meaning, bucket, "; ".join(kinds), source)
+        for (meaning, bucket, source), kinds in sorted(groups.items())
+    ]
+    return _table(("Meaning", "Bucket", "Faults", "Source"), rows)
+
+
 def _ranges(numbers: list[int]) -> str:
     """Return ascending numbers with each row of them as a range: 39-41, 85."""
     runs: list[list[int]] = []
@@ -365,6 +381,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "sources of checks": sources_of_checks,
     "xids": xids,
     "faults": faults,
+    "kernel faults": kernel_faults,
     "light": light,
     "torch": torch_builds,
 }

@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from sentinel.burnin.kernel_faults import KernelFault, distinct
 from sentinel.burnin.xids import NO_DETAILS, XidEvent, is_of, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.child_facts import BEFORE_EXIT_S
@@ -26,6 +27,16 @@ TELEMETRY, WORK = "telemetry", "work"
 END = "end"
 #: An XID of the kernel's log; and from when until when those of NVML were watched without a break.
 XID, WATCHED = "xid", "xids_watched"
+#: A fault of the kernel's log beside XIDs.
+KERNEL_FAULT = "kernel_fault"
+#: The samples of the kernel's log, with their fields.
+_LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {
+    XID: (XidEvent, ("number", "pci_bus_id", "at", "pid", "text")),
+    KERNEL_FAULT: (
+        KernelFault,
+        ("kind", "device", "reporter", "driver", "at", "text", "number"),
+    ),
+}
 #: A stressor has computed a reference.
 CHECKSUM = "checksum"
 #: What was measured of a link.
@@ -239,6 +250,8 @@ class GpuRecord:
     selftests: list[Sample] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
+    #: The other faults of the kernel's log, of all devices.
+    faults: list[KernelFault] = field(default_factory=list)
     #: The XIDs of this GPU, as NVML delivered them.
     nvml_xids: list[XidEvent] = field(default_factory=list)
     #: The times in which NVML's XIDs were watched without a break.
@@ -285,10 +298,12 @@ class GpuRecord:
         return any(event["at"] > ended for event in self.named("stressor.unkillable"))
 
     def own_xids(self) -> list[XidEvent]:
-        """Join the XIDs of this GPU, of both sources."""
+        """Join the XIDs of this GPU, of both sources; lines that repeat one are one."""
         address = self.before.pci_bus_id if self.before is not None else None
         kernel = [xid for xid in self.xids if address is not None and is_of(xid, address)]
-        return joined(kernel, self.nvml_xids)
+        found = joined(kernel, self.nvml_xids)
+        logged = [*distinct(xid for xid in found if xid.pci_bus_id)]
+        return sorted([*logged, *(xid for xid in found if not xid.pci_bus_id)], key=lambda x: x.at)
 
     def missed_by_nvml(self) -> str | None:
         """Explain why NVML may have missed XIDs of this GPU, or return None."""
@@ -377,19 +392,21 @@ def load(
             record.nvml_xids += _xids_of(event)
             if not _is_elsewhere(record, event):
                 _take_event(record, event)
-    logged: list[XidEvent] = []
+    logged: list[XidEvent | KernelFault] = []
     closed = False
     for sample in samples:
         closed = sample["event"] == LAST
         parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
-        if sample["event"] == XID:
-            fields = ("number", "pci_bus_id", "at", "pid", "text")
-            logged.append(XidEvent(**{name: sample[name] for name in fields}))
+        if sample["event"] in _LOGGED:
+            of, names = _LOGGED[sample["event"]]
+            logged.append(of(**{name: sample[name] for name in names}))
         elif sample.get("gpu") in records:
             _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
-        record.xids, record.dropped, record.closed = logged, dropped, closed
+        record.xids = [event for event in logged if isinstance(event, XidEvent)]
+        record.faults = [event for event in logged if isinstance(event, KernelFault)]
+        record.dropped, record.closed = dropped, closed
         record.cut = parts > 0
     return records
 

@@ -20,7 +20,12 @@ from sentinel.burnin.checks.evidence import (
     ParticipationEvidence,
 )
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
-from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.checks.recorded_run import (
+    CHECKS,
+    evidence_of_kernel,
+    evidence_of_load,
+    read_run,
+)
 from sentinel.burnin.checks.required import judged_checks, not_compared
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
@@ -150,6 +155,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         *(CHECKS.run(HostEvidence(before=host[0], after=host[-1]), thresholds) if host else ()),
         *(result for evidence in count for result in CHECKS.run(evidence, thresholds)),
         *(CHECKS.run(parts, thresholds) if run.records else ()),
+        *CHECKS.run(evidence_of_kernel(run, thresholds.xids), thresholds),
         *own.node,
     )
     return Judged(

@@ -18,6 +18,7 @@ from sentinel.burnin.record import LAST, LOST
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
 from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, reopen
 from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
+from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.config.gpu_selection import present, select_gpus
@@ -25,7 +26,7 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
-from sentinel.diagnostics.host_counters import read_host
+from sentinel.diagnostics.host_counters import read_host, read_pci_paths
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
@@ -66,6 +67,8 @@ class RunRequest:
     expect_gpus: int | None = None
     #: The GPUs that are known from before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
+    #: When the faults of a GPU were acknowledged last, in seconds since the epoch, by its UUID.
+    acknowledged: Mapping[str, float] = field(default_factory=dict)
     #: How many GPUs of the host have a confirmed fault, and how many Sentinel found first.
     confirmed: Mapping[str, int] = field(default_factory=lambda: {"known": 0, "found_first": 0})
 
@@ -106,11 +109,7 @@ def record_run(
                 prepare(
                     *(folder, work.plan, before, settings, request.confirmed),
                     simulated=simulated is not None,
-                    beside={
-                        "selected": selected,
-                        "known": dict(request.known),
-                        "host_before": asdict(read_host(simulated)),
-                    },
+                    beside={"selected": selected, **_beside(request, before)},
                 )
             else:
                 version = client.status().daemon.version
@@ -195,6 +194,18 @@ class _Work:
         )
         text = plan_toml(plan)
         return cls(plan=plan, text=text, gpus=tuple(done), done=done, fail_fast=fail_fast)
+
+
+def _beside(request: RunRequest, before: CountersResult) -> dict[str, Any]:
+    """Collect what is recorded beside the counters before a run; see ``prepare``."""
+    simulated, acknowledged = request.simulated, request.acknowledged
+    faults = [] if simulated is not None else faults_since_boot(before.counters, acknowledged)
+    return {
+        "known": dict(request.known),
+        "host_before": asdict(read_host(simulated)),
+        "pci_paths": read_pci_paths(simulated),
+        "unacknowledged": faults,
+    }
 
 
 def _is_selection(client: Client, request: RunRequest, before: CountersResult) -> bool:

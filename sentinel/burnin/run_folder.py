@@ -282,7 +282,9 @@ def prepare(
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
             that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
-            of verified work; ``host_before``, what the kernel says of the host.
+            of verified work; ``host_before``, what the kernel says of the host; ``pci_paths``,
+            the ports above each device of NVIDIA; ``unacknowledged``, the faults of the kernel's
+            log since the boot, for people.
 
     Raises:
         ConfigError: They cannot be written.
@@ -343,7 +345,10 @@ def _mend(folder: RunFolder, before: CountersResult) -> None:
     if "after" not in counters:
         unread = unread or "a part of the run was cut off"
     again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
-    names = ("before", "pci_devices", "selected", "known", "host_before")
+    names = (
+        *("before", "pci_devices", "selected", "known", "host_before"),
+        *("pci_paths", "unacknowledged"),
+    )
     kept = {name: counters[name] for name in names if name in counters}
     kept["resumed"] = [*counters.get("resumed", ()), again]
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sentinel.burnin.kernel_faults import Distinct
 from sentinel.burnin.record import (
     CHECKSUM,
     END,
+    KERNEL_FAULT,
     LINK,
     LOST,
     SELFTEST,
@@ -21,7 +23,7 @@ from sentinel.burnin.record import (
     WORK,
     XID,
 )
-from sentinel.burnin.xids import parse
+from sentinel.burnin.xids import LogParser, XidEvent
 from sentinel.client.client import Client
 from sentinel.core.step import Event
 from sentinel.diagnostics.counters import CountersResult
@@ -81,7 +83,8 @@ def measured(fields: Mapping[str, Any]) -> Event:
 class Samples:
     """Writes samples from several threads, and records how many could not be written.
 
-    The XIDs that the kernel has logged since the sample before are written before each.
+    The XIDs and other faults that the kernel has logged since the sample before are written before
+    each. A fault without an XID may be logged hundreds of times a second: it is written once.
 
     Args:
         write: Takes the samples.
@@ -91,6 +94,8 @@ class Samples:
     def __init__(self, write: Sink, kernel: KernelLog) -> None:
         self._sink = write
         self._kernel = kernel
+        self._log = LogParser()
+        self._faults = Distinct()
         self._lock = threading.Lock()
         self._dropped = 0
 
@@ -98,9 +103,15 @@ class Samples:
         """Write a sample; one that cannot be written is counted in the next one that can."""
         with self._lock:
             for record in self._kernel.read():
-                xid = parse(record.text, record.at)
-                if xid is not None and not self._write(sample(XID, xid.at, fields=vars(xid))):
-                    self._kernel.error = "an XID could not be recorded"
+                for found in self._log.parse(record.text, record.at):
+                    if isinstance(found, XidEvent):
+                        name, what = XID, "an XID"
+                    elif self._faults.is_new(found):
+                        name, what = KERNEL_FAULT, "a fault"
+                    else:
+                        continue
+                    if not self._write(sample(name, found.at, fields=vars(found))):
+                        self._kernel.error = f"{what} could not be recorded"
             self._write(event)
 
     def _write(self, event: Event) -> bool:

@@ -1,22 +1,36 @@
-"""The XIDs of a run, by the kernel's log and by NVML's events, and what NVML missed. Pure."""
+"""The XIDs of a run, by the kernel's log and by NVML's events, and what NVML missed. Pure.
+
+What the kernel's log has besides XIDs is parsed by sentinel.burnin.kernel_faults.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sentinel.burnin.kernel_faults import (
+    MAX_TEXT,
+    SAME_S,
+    KernelFault,
+    MessageJoiner,
+    device_of,
+    find_address,
+)
+
 #: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``; the address
-#: may be followed by the instance of MIG.
-_LINE = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})"
-    r"[^)]{0,40}\): (?P<number>\d{1,5})(?P<text>.*)"
+#: may be followed by the instance of MIG. An XID counts whatever is where its address should be.
+_LINES = (
+    re.compile(
+        r"NVRM: Xid\b\s{0,4}(?:\((?P<place>[^)]{0,100})\))?:?\s{0,4}"
+        r"(?P<number>\d{1,5})\b(?P<text>.*)"
+    ),
+    re.compile(
+        r"NVRM: Xid\b(?P<place>.{0,100}?)[:)]\s{0,4}(?P<number>\d{1,5})(?=[,\s]|$)(?P<text>.*)"
+    ),
 )
 _PID = re.compile(r"\bpid='?(\d{1,9})")
 
-#: Two sources report one XID within so many seconds: Sentinel's own number. NVML delivers it
-#: milliseconds after the kernel's record, and repeats later.
-SAME_S = 5.0
 #: The watch of XIDs may begin so long after the spawn of a stressor, in seconds; a stressor takes
 #: longer to use its GPU.
 SPAWN_S = 1.0
@@ -30,7 +44,8 @@ class XidEvent:
     """One XID that the driver reported."""
 
     number: int
-    #: The GPU, as in NVML's addresses but without the function.
+    #: The GPU, as in NVML's addresses but without the function; empty if the source names none, or
+    #: in a way that cannot be read.
     pci_bus_id: str
     #: When, by the monotonic clock.
     at: float
@@ -47,33 +62,60 @@ class XidEvent:
         """When the last of them was."""
         return self.at if self.last_at is None else self.last_at
 
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What equal events have in common."""
+        return self.number, device_of(self.pci_bus_id), self.pid, self.text
 
-def parse(line: str, at: float) -> XidEvent | None:
+
+def parse(text: str, at: float) -> XidEvent | KernelFault | None:
+    """Parse one record of the kernel's log; None if it has neither an XID nor another fault."""
+    return next(LogParser().parse(text, at), None)
+
+
+class LogParser:
+    """Parses the records of the kernel's log, in their order."""
+
+    def __init__(self) -> None:
+        self._messages = MessageJoiner()
+
+    def parse(self, text: str, at: float) -> Iterator[XidEvent | KernelFault]:
+        """Yield the XIDs and the other faults of a record.
+
+        Args:
+            text: Its lines.
+            at: When it was written, by the monotonic clock.
+        """
+        for line in text.split("\n"):
+            found = parse_xid(line, at) or self._messages.join(line, at)
+            if found is not None:
+                yield found
+
+
+def parse_xid(line: str, at: float) -> XidEvent | None:
     """Parse one line of the kernel's log; None if it has no XID."""
-    match = _LINE.search(line)
+    where = line.find("NVRM: Xid")
+    if where < 0:
+        return None
+    match = next(filter(None, (pattern.match(line, where) for pattern in _LINES)), None)
     if match is None:
         return None
     text = match["text"].strip(" ,")
     pid = _PID.search(text)
+    address = find_address(match["place"] or "") or ""
     return XidEvent(
         number=int(match["number"]),
-        pci_bus_id=match["address"],
+        pci_bus_id=address.partition(".")[0],
         at=at,
         pid=int(pid[1]) if pid else None,
-        text=text[:200],
+        text=text[:MAX_TEXT],
     )
 
 
 def is_of(event: XidEvent, pci_bus_id: str) -> bool:
     """Check whether an event is of the GPU with this address, which NVML writes in other forms."""
-    return _parts(event.pci_bus_id) == _parts(pci_bus_id.partition(".")[0])
-
-
-def _parts(address: str) -> list[int]:
-    try:
-        return [int(part, 16) for part in address.split(":")]
-    except ValueError:
-        return []
+    device = device_of(event.pci_bus_id)
+    return device is not None and device == device_of(pci_bus_id)
 
 
 def joined(kernel: Iterable[XidEvent], nvml: Iterable[XidEvent]) -> list[XidEvent]:

@@ -1,4 +1,4 @@
-"""Read what the kernel says of the host around the GPUs: InfiniBand ports and memory errors.
+"""Read what the kernel says of the host around the GPUs: ports, and errors of the memory.
 
 Files of sysfs, without root and without a load. A broken adapter makes the read of its counters
 wait for its firmware, so that a thread reads and its caller waits for a limited time.
@@ -6,6 +6,7 @@ wait for its firmware, so that a thread reads and its caller waits for a limited
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ TIMEOUT_S = 5.0
 #: The folder of the kernel's files; simulated GPUs have one of their own, which a test may fill.
 SYSFS = Path("/sys")
 _SIMULATED = "sys"
+
+#: The vendor of a PCI device, and the address that names its folder, in that of its port.
+_NVIDIA = "0x10de"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 _ERRORS = ("symbol_error", "link_downed", "link_error_recovery")
 _MEMORY = ("ce_count", "ue_count")
@@ -43,6 +48,21 @@ def read_host(simulation: Path | None, timeout_s: float = TIMEOUT_S) -> HostCoun
     thread.join(timeout_s)
     late = f"{root}/class/infiniband was not read within {timeout_s:g} s"
     return found[0] if found else HostCounters(error=late)
+
+
+def read_pci_paths(simulation: Path | None) -> dict[str, list[str]]:
+    """Read the ports above each device of NVIDIA, by its address; the host bridge's comes first.
+
+    Args:
+        simulation: The folder of simulated GPUs, or None for the real host.
+    """
+    root = SYSFS if simulation is None else simulation / _SIMULATED
+    found = {}
+    for path in sorted((root / "bus/pci/devices").glob("*")):
+        if _text(path / "vendor") == _NVIDIA:
+            *ports, _ = [part for part in path.resolve().parts if _ADDRESS.fullmatch(part)]
+            found[path.name] = ports
+    return found
 
 
 def _ports(root: Path) -> Iterator[Port]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,12 @@ KMSG = "/dev/kmsg"
 #: More records are not read at once: a log that grows faster than it is read has no end.
 MAX_RECORDS = 20_000
 _RECORD_BYTES = 8192
+#: A log has at most some hundred thousand records: 2^25 bytes.
+_MAX_READS = 20
 _MICROSECONDS = 1e6
+#: A newline within a message, and a line that names a property of its device.
+_NEWLINE = "\\x0a"
+_PROPERTY = re.compile(r" [A-Z_]{1,40}=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +31,20 @@ class KernelRecord:
 
     #: When it was written, by the monotonic clock.
     at: float
+    #: Its lines.
     text: str
+
+
+def read_past(path: str = KMSG) -> tuple[list[KernelRecord], str | None]:
+    """Read the records that the kernel still has, and why that failed or None."""
+    found: list[KernelRecord] = []
+    with KernelLog(path, past=True) as log:
+        for _ in range(_MAX_READS):
+            records = log.read()
+            found += records
+            if len(records) < MAX_RECORDS:
+                break
+        return found, None if found else log.error
 
 
 class KernelLog:
@@ -103,6 +122,8 @@ def _read_record(fd: int) -> bytes:
 def _parse(raw: bytes) -> KernelRecord:
     """Parse ``priority,sequence,microseconds,flags;text`` and the lines after it.
 
+    A message of several lines is one record, whose newlines the kernel escapes.
+
     The kernel stamps records with a clock that no time server corrects. In months it drifts by
     minutes from the monotonic clock, as far as the raw one does.
     """
@@ -113,4 +134,6 @@ def _parse(raw: bytes) -> KernelRecord:
         at = int(parts[2]) / _MICROSECONDS - drift
     except (IndexError, ValueError):
         at = 0.0
-    return KernelRecord(at=at, text=text.partition("\n")[0])
+    first, *more = text.removesuffix("\n").split("\n")
+    lines = [first, *(line.strip() for line in more if not _PROPERTY.match(line))]
+    return KernelRecord(at=at, text="\n".join(lines).replace(_NEWLINE, "\n"))

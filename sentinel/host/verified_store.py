@@ -215,6 +215,17 @@ def confirmed_faulty(state: Path) -> dict[str, int]:
     return {"known": len(found), "found_first": sum(found)}
 
 
+def acknowledged_at(state: Path) -> dict[str, float]:
+    """Read when the faults of each GPU of a state folder were acknowledged last, by its UUID.
+
+    Seconds since the epoch. A file that cannot be read has none: what is told twice harms nothing.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        works = read(state / NAME).items()
+        return {uuid: work.acknowledged[-1].at for uuid, work in works if work.acknowledged}
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _File:
     schema_version: int

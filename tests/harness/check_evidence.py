@@ -156,7 +156,9 @@ def later(dice: random.Random, before: Counters, seconds: float) -> Counters:
 
 
 SECONDS = 3600.0
-PEER = replace(HEALTHY, index=1, uuid="GPU-22222222-0000-0000-0000-000000000000")
+PEER = replace(
+    HEALTHY, index=1, uuid="GPU-22222222-0000-0000-0000-000000000000", serial="1650000000002"
+)
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
 COPY = Phase(name="copy", workload="elementwise", seconds=10, checked=False)
 MEMORY = Phase(name="memory", workload="memtest", passes=1)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.record import LAST
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.burnin.samples import Samples, sample
 from sentinel.config.plan import Phase, Plan
+from sentinel.core.step import Event
+from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
 from tests.harness.check_evidence import HEALTHY
 
 BEGAN = 1000.0
@@ -50,6 +54,10 @@ class ExampleRun:
     rates: Mapping[int, float] = field(default_factory=dict)
     #: By GPU: the golden checksums that it computes, by their keys.
     checksums: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    #: The records of the kernel's log in the middle of the run, each a second after the one before.
+    kernel: tuple[str, ...] = ()
+    #: The ports above each device of NVIDIA, by its address.
+    pci_paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
     screen: bool = False
     #: By key: the value of a setting, as a flag gives it.
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +91,13 @@ class ExampleRun:
         ]
         folder.write(
             folder.counters,
-            {"before": before, "after": after, "pci_devices": None, "kernel_log_error": None},
+            {
+                "before": before,
+                "after": after,
+                "pci_devices": None,
+                "kernel_log_error": None,
+                "pci_paths": self.pci_paths,
+            },
         )
         for file, rows in ((folder.events, self._events()), (folder.samples, self._samples())):
             with file.open("w") as out:
@@ -214,6 +228,8 @@ class ExampleRun:
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         third = self.seconds / 3
+        yield from self._logged(BEGAN + self.seconds / 2)
+        yield {"at": BEGAN + self.seconds, "event": LAST}
         for index, found in self.checksums.items():
             at = {"at": BEGAN + third / 10, "gpu": uuid(index), "event": "checksum"}
             for key, checksum in found.items():
@@ -243,6 +259,18 @@ class ExampleRun:
                 if busy:
                     yield {**one, "event": "work", **self._report(index, since)}
         yield {"at": BEGAN + self.seconds, "gpu": None, "index": None, "event": "last"}
+
+    def _logged(self, at: float) -> Iterator[dict[str, Any]]:
+        written: list[Event] = []
+        with KernelLog("/dev/null") as log:
+            samples = Samples(written.append, log)
+            records = [
+                KernelRecord(at=at + number, text=text) for number, text in enumerate(self.kernel)
+            ]
+            log.read = lambda: tuple(records)  # type: ignore[method-assign]
+            samples.write(sample(LAST, at))
+        for event in written[:-1]:
+            yield {"event": event.name, **event.fields}
 
     def _report(self, index: int, since: float) -> dict[str, Any]:
         """Return the work of one interval."""

@@ -25,6 +25,7 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
+from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY
@@ -83,6 +84,9 @@ class LoadEvidence(GrowthEvidence):
     node: tuple[Counters, ...] = ()
     #: Why the kernel's log has not all XIDs, or None.
     kernel_log_error: str | None = None
+    #: The faults of the kernel's log that are of this GPU, and why there are none, or None.
+    faults: Sequence[KernelFault] = ()
+    faults_unread: str | None = None
     #: The verdicts of XIDs that a file of thresholds replaces, by number.
     xids: Mapping[int, str] = field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from types import MappingProxyType
@@ -11,16 +11,20 @@ from typing import Any
 
 from sentinel.burnin.checks import (
     growth_checks,
+    kernel_checks,
     load_checks,
     measured_link_checks,
     peer_checks,
     xid_checks,
 )
 from sentinel.burnin.checks.check import Table
+from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device, is_same_device
 from sentinel.burnin.record import GpuRecord, load
 from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
+from sentinel.burnin.xids import XidEvent, is_of
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -48,6 +52,21 @@ class Recorded:
     known: Mapping[str, str]
     #: Why XIDs are unknown, or None.
     kernel_log_error: str | None
+    #: The ports above each device of NVIDIA, by its address; None if they were not recorded, as by
+    #: a version that recorded no faults beside XIDs.
+    pci_paths: Mapping[str, Sequence[str]] | None
+    #: The faults since the boot that were not acknowledged before the run.
+    unacknowledged: Sequence[str]
+
+    @property
+    def faults_unread(self) -> str | None:
+        """Why faults beside XIDs are unknown, or None."""
+        return "this run recorded XIDs only" if self.pci_paths is None else None
+
+    def ports_of(self, address: str) -> Sequence[str]:
+        """Return the ports above a device, as far as they are known."""
+        paths = (self.pci_paths or {}).items()
+        return next((ports for one, ports in paths if is_same_device(one, address)), ())
 
 
 def read_run(folder: RunFolder) -> Recorded:
@@ -102,6 +121,8 @@ def read_run(folder: RunFolder) -> Recorded:
         expected=_expected(header),
         known=counters.get("known", {}),
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
+        pci_paths=counters.get("pci_paths"),
+        unacknowledged=counters.get("unacknowledged", ()),
     )
 
 
@@ -139,8 +160,64 @@ def evidence_of_load(
         model=model or "this GPU",
         node=run.node,
         kernel_log_error=run.kernel_log_error,
+        faults=list(_faults_of(record.before, record.faults, run)),
+        faults_unread=run.faults_unread,
         xids=xids,
     )
+
+
+def evidence_of_kernel(
+    run: Recorded, xids: Mapping[int, str] = MappingProxyType({})
+) -> KernelEvidence:
+    """Build the evidence for the check of what the kernel logged of no GPU of the run.
+
+    Args:
+        run: The run.
+        xids: The verdicts of XIDs that a file of thresholds replaces.
+    """
+    records = list(run.records.values())
+    faults, logged = (records[0].faults, records[0].xids) if records else ([], [])
+    tested = [record.before for record in records]
+    skipped = [gpu for gpu in run.node if run.selected and gpu.uuid not in run.records]
+    owned = {fault for gpu in tested for fault in _faults_of(gpu, faults, run)}
+    left = [fault for fault in faults if fault not in owned]
+    others = [xid for xid in logged if not any(_is_xid_of(gpu, xid) for gpu in tested)]
+    of_skipped = [xid for xid in others if any(_is_xid_of(gpu, xid) for gpu in skipped)]
+    mapped = run.pci_paths is not None and all(
+        any(is_same_device(one, gpu.pci_bus_id) for one in run.pci_paths)
+        for gpu in run.node
+        if gpu.pci_bus_id is not None
+    )
+    return KernelEvidence(
+        faults=left,
+        xids=[xid for xid in others if xid not in of_skipped],
+        foreign={
+            *foreign(left, run.pci_paths if mapped else None),
+            *(fault for gpu in skipped for fault in _faults_of(gpu, left, run)),
+        },
+        others=of_skipped,
+        reported=logged,
+        unread=run.kernel_log_error
+        or run.faults_unread
+        or (None if records and records[0].closed else "the samples of the run are not complete"),
+        is_simulated=bool(run.header.get("simulated")),
+        before=run.unacknowledged,
+        overrides=xids,
+    )
+
+
+def _faults_of(
+    gpu: Counters | None, faults: Iterable[KernelFault], run: Recorded
+) -> Iterator[KernelFault]:
+    """Select the faults of a GPU, and of the ports above it."""
+    if gpu is None or gpu.pci_bus_id is None:
+        return
+    ports = run.ports_of(gpu.pci_bus_id)
+    yield from (fault for fault in faults if is_of_device(fault, gpu.pci_bus_id, ports))
+
+
+def _is_xid_of(gpu: Counters | None, xid: XidEvent) -> bool:
+    return gpu is not None and gpu.pci_bus_id is not None and is_of(xid, gpu.pci_bus_id)
 
 
 def load_references() -> dict[str, tuple[Reference, ...]]:
@@ -166,4 +243,5 @@ CHECKS = Table(
     peer_checks.TABLE,
     measured_link_checks.TABLE,
     xid_checks.TABLE,
+    kernel_checks.TABLE,
 )

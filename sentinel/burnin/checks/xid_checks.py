@@ -81,10 +81,10 @@ _NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
 _REPEATED = 2
 
-_TO_ACTION = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})(?: \(([^)]{1,60})\))?")
+_ACTION = re.compile(r"\b(from|to) 0x([0-9A-Fa-f]{1,4})(?: \(([^)]{1,60})\))?")
 _FATAL = re.compile(r"(?<![-\w])fatal\b", re.IGNORECASE)
 
-_SEVERITIES = {
+SEVERITIES = {
     "RESET_GPU": Severity.RESET,
     "RESTART_BM": Severity.ISOLATE,
     "CHECK_MECHANICALS": Severity.TRIAGE,
@@ -156,7 +156,7 @@ def judge_xids(
     """
     found = list(_judged(events, kills, own_pids, overrides or {}, under_load or Stretches(())))
     actions = [event for event in events if event.number == _RECOVERY_ACTION]
-    found[:0] = [_judge_action(event) for event in actions[-1:]]
+    found[:0] = [_judge_action(event) for event in reversed(actions)]
     order = (Status.FAIL, Status.WARN, Status.PASS)
     found.sort(key=lambda judged: order.index(judged.status))  # the action before its equals
     counts: Counter[int] = Counter()
@@ -175,7 +175,7 @@ def judge_xids(
         value=value,
         evidence=text,
         source=worst.source,
-        severity=_SEVERITIES.get(worst.bucket, Severity.ISOLATE),
+        severity=SEVERITIES.get(worst.bucket, Severity.ISOLATE),
         action=f"{worst.bucket}: see XID {worst.event.number} in `dmesg`.",
     )
 
@@ -231,13 +231,21 @@ def _status(
 
 
 def _judge_action(event: XidEvent) -> _Judged:
-    """Judge the driver's own recovery action, the newest of which wins over the table."""
-    match = _TO_ACTION.search(event.text)
-    if match is None:
+    """Judge a change of the driver's own recovery action, which wins over the table.
+
+    An action that was demanded counts although the driver has withdrawn it: the GPU needed it.
+    """
+    found = {match[1]: match for match in _ACTION.finditer(event.text)}
+    if "to" not in found:
         why = f"recovery action changed: {event.text}"
         return _Judged(event=event, status=Status.WARN, bucket="XID_154", why=why)
-    name = match[2] or f"action 0x{match[1]}"
-    status = Status.PASS if int(match[1], 16) == 0 else Status.FAIL
+    demands = [found[name] for name in ("to", "from") if name in found and int(found[name][2], 16)]
+    if not demands:
+        why = "recovery action: None"
+        return _Judged(event=event, status=Status.PASS, bucket="XID_154", why=why)
+    name = demands[0][3] or f"action 0x{demands[0][2]}"
     lower = name.lower()
     bucket = "RESTART_BM" if "reboot" in lower else "RESET_GPU" if "reset" in lower else "XID_154"
-    return _Judged(event=event, status=status, bucket=bucket, why=f"recovery action: {name}")
+    withdrawn = ", withdrawn" if demands[0][1] == "from" else ""
+    why = f"recovery action: {name}{withdrawn}"
+    return _Judged(event=event, status=Status.FAIL, bucket=bucket, why=why)

@@ -35,7 +35,13 @@ from sentinel.burnin.resume import (
     thresholds_of,
 )
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
-from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
+from sentinel.burnin.run_folder import (
+    RunFolder,
+    find_run,
+    new_folder,
+    read_object,
+    register,
+)
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status, verbose_option
 from sentinel.cli.daemon.run import account_of
@@ -66,7 +72,7 @@ from sentinel.host.process_setup import end_with_parent
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
 from sentinel.host.regular_file import why_foreign
-from sentinel.host.verified_store import confirmed_faulty, known_gpus
+from sentinel.host.verified_store import acknowledged_at, confirmed_faulty, known_gpus
 from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.
@@ -346,6 +352,8 @@ def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
     if order.text is not None and why is not None:
         advice = "a run in a folder that no other user can replace can be"
         click.echo(f"sentinel: warning: this run cannot be resumed: {why}; {advice}", err=True)
+    if order.text is not None:
+        warn_of_earlier_faults(folder)
     if order.socket is not None:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
@@ -360,6 +368,12 @@ def follow_new_run(order: Order, *, as_json: bool, verbose: bool) -> int:
         verbose=verbose,
     )
     return following.to_report(as_json=as_json)
+
+
+def warn_of_earlier_faults(folder: RunFolder) -> None:
+    """Name the faults of the kernel's log since the boot that were not acknowledged."""
+    for fault in read_object(folder.counters).get("unacknowledged", ()):
+        click.echo(f"sentinel: warning: before this run, since the boot: {fault}", err=True)
 
 
 def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:
@@ -431,6 +445,7 @@ def record() -> int:
             expect_gpus=order.expect_gpus,
             known={} if order.expect_gpus is None else known_gpus(Path(order.state)),
             confirmed=confirmed_faulty(Path(order.state)),
+            acknowledged=acknowledged_at(Path(order.state)),
         )
 
         def judge() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.xids import parse
+from sentinel.burnin.kernel_faults import KernelFault
+from sentinel.burnin.xids import XidEvent, parse
 from sentinel.diagnostics import kernel_log
-from sentinel.diagnostics.kernel_log import KMSG, KernelLog
+from sentinel.diagnostics.kernel_log import KMSG, KernelLog, read_past
 from tests.harness.sentinel_process import eventually
 
 
@@ -55,8 +56,40 @@ def test_records_have_their_text_and_the_time_by_the_monotonic_clock(
     assert first.text == "a word"
     assert first.at == pytest.approx(1.0 - drift, abs=0.1)
     event = parse(second.text, second.at)
-    assert event is not None
+    assert isinstance(event, XidEvent)
     assert event.number == 79
+
+
+THREE = (
+    "NVRM: The NVIDIA GPU 0000:3b:00.0",
+    "NVRM: (PCI ID: 10de:2330)",
+    "NVRM: fallen off the bus",
+)
+
+
+@pytest.mark.parametrize("newline", ["\\x0a", "\n", "\n "])
+def test_a_message_of_several_lines_is_one_record_without_the_properties(
+    fake: Callable[..., KernelLog], newline: str
+) -> None:
+    record = f"4,1,1000000,-;{newline.join(THREE)}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
+    with fake(record.encode()) as log:
+        (found,) = log.read()
+    assert found.text == "\n".join(THREE)
+    fault = parse(found.text, found.at)
+    assert isinstance(fault, KernelFault)
+    assert fault.device == "0000:3b:00.0"
+
+
+def test_the_past_of_a_log_is_read_until_its_end(
+    monkeypatch: pytest.MonkeyPatch, fake: Callable[..., KernelLog], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernel_log, "MAX_RECORDS", 2)
+    fake(*records("a", "b", "c"))
+    found, error = read_past(str(tmp_path / "kmsg"))
+    assert ([record.text for record in found], error) == (["a", "b", "c"], None)
+    found, error = read_past(str(tmp_path / "none"))
+    assert not found
+    assert "No such file" in (error or "")
 
 
 def test_a_reader_that_was_overtaken_says_so_and_goes_on(fake: Callable[..., KernelLog]) -> None:

@@ -32,10 +32,12 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
+from sentinel.burnin.xids import XidEvent
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -57,6 +59,7 @@ FAIL, WARN, PASS = Status.FAIL, Status.WARN, Status.PASS
 UNTESTED, ABSENT = Status.NOT_TESTED, Status.NOT_APPLICABLE
 BAD = {FAIL, WARN}
 LINKS = HEALTHY.nvlinks or ()
+XID_79 = XidEvent(number=79, pci_bus_id="", at=1.0, pid=None, text="GPU has fallen off the bus.")
 
 
 def judge(check: str, evidence: object) -> CheckResult:
@@ -410,8 +413,8 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY, GONE), PASS, 0),
     ("node.inventory", inventory(HEALTHY, buses=None), UNTESTED, None),
     ("node.inventory", inventory(replace(HEALTHY, driver="simulated")), ABSENT, None),
-    ("node.serials", inventory(HEALTHY, PEER), WARN, 1),
-    ("node.serials", inventory(HEALTHY, replace(PEER, serial="7")), PASS, 0),
+    ("node.serials", inventory(HEALTHY, replace(PEER, serial=HEALTHY.serial)), WARN, 1),
+    ("node.serials", inventory(HEALTHY, PEER), PASS, 0),
     ("node.serials", inventory(replace(HEALTHY, serial=None)), ABSENT, None),
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
     ("node.gpus", expected(7, *EIGHT), PASS, 0),
@@ -457,6 +460,13 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.memory_errors", memory(None, **{"mc0 ue_count": 1}), WARN, 1),
     ("node.memory_errors", memory(None, **{"mc0 ce_count": 5}), PASS, 0),
     ("node.memory_errors", memory(None), ABSENT, None),
+    ("node.kernel_faults", KernelEvidence(), PASS, "none"),
+    ("node.kernel_faults", KernelEvidence(xids=(XID_79,)), FAIL, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(others=(XID_79,)), WARN, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(unread="no log"), UNTESTED, None),
+    ("node.kernel_faults", KernelEvidence(unread="no log", xids=(XID_79,)), FAIL, "XID 79"),
+    ("node.kernel_faults", KernelEvidence(is_simulated=True), ABSENT, None),
+    ("node.kernel_faults", KernelEvidence(is_simulated=True, xids=(XID_79,)), FAIL, "XID 79"),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
@@ -519,7 +529,7 @@ def test_a_margin_of_temperature_is_called_a_margin() -> None:
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
-    """Those of XIDs are in test_xids.py; a phase that was given up has a test of its own."""
+    """Those of the kernel's log and of a phase that was given up have tests of their own."""
     healthy = {
         one.id for e in HEALTHY_ONES for one in CHECKS.run(e, Thresholds()) if one.status is PASS
     }
@@ -529,7 +539,7 @@ def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
         bad = [one for one in CHECKS.run(evidence, Thresholds()) if one.status in BAD]
         assert bad == []
     judged = {check for check, _, status, _ in ROWS if status in BAD}
-    assert judged == CHECKS.ids - INFORMATION - {"xid", "phase.given_up"}
+    assert judged == CHECKS.ids - INFORMATION - {"xid", "gpu.kernel_faults", "phase.given_up"}
 
 
 def test_every_declaration_is_complete() -> None:

@@ -13,7 +13,7 @@ from sentinel.burnin.record import TELEMETRY
 from sentinel.burnin.samples import CountersAtEnd, Samples, merged, sample, samples_of
 from sentinel.core.step import Event
 from sentinel.diagnostics.counters import CountersResult
-from sentinel.diagnostics.kernel_log import KernelLog
+from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 from sentinel.protocol.counters import Counters
 from tests.harness.timing import TIMEOUT_S
@@ -117,6 +117,21 @@ def test_an_xid_of_the_kernel_is_written_before_the_next_sample(tmp_path: Path) 
         Samples(written.append, kernel).write(sample(TELEMETRY, 1.0))
     assert [one.name for one in written] == ["xid", TELEMETRY]
     assert written[0].fields["number"] == 79
+
+
+def test_a_storm_of_equal_faults_is_written_once_in_five_seconds(tmp_path: Path) -> None:
+    written: list[Event] = []
+    line = "pcieport 0000:3a:01.0: AER: Corrected error received: 0000:3b:00.0"
+    with KernelLog(str(tmp_path / "missing")) as kernel:
+        records = [KernelRecord(at=at / 100, text=line) for at in range(1200)]
+        kernel.read = lambda: tuple(records)  # type: ignore[method-assign]
+        Samples(written.append, kernel).write(sample(TELEMETRY, 1.0))
+    assert [(one.name, one.at) for one in written[:-1]] == [
+        ("kernel_fault", 0.0),
+        ("kernel_fault", 5.01),
+        ("kernel_fault", 10.02),
+    ]
+    assert written[0].fields["device"] == "0000:3b:00.0"
 
 
 def test_an_xid_that_cannot_be_written_makes_the_kernels_log_incomplete(tmp_path: Path) -> None:

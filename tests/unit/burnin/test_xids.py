@@ -11,7 +11,7 @@ from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning, judge_xids
 from sentinel.burnin.record import GpuRecord, Stretches, load
-from sentinel.burnin.xids import XidEvent, is_of, joined, missed, parse
+from sentinel.burnin.xids import XidEvent, is_of, joined, missed, parse_xid
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
@@ -41,7 +41,7 @@ LINES: list[tuple[str, tuple[int, str, int | None] | None]] = [
 
 @pytest.mark.parametrize(("line", "xid"), LINES)
 def test_lines_of_the_kernel_are_parsed(line: str, xid: tuple[int, str, int | None] | None) -> None:
-    found = parse(line, 5.0)
+    found = parse_xid(line, 5.0)
     assert xid == (None if found is None else (found.number, found.pci_bus_id, found.pid))
     assert found is None or found.at == 5.0
 
@@ -131,8 +131,10 @@ JUDGED: list[tuple[list[XidEvent], dict[str, Any], Status]] = [
         {"under_load": Stretches([(90.0, 110.0)]), "overrides": {92: "warn"}},
         Status.WARN,
     ),
-    # The newest recovery action counts.
-    ([event(154, text) for text in RECOVERY], {}, Status.PASS),
+    # A recovery action that was demanded counts, whatever came later.
+    ([event(154, text) for text in RECOVERY], {}, Status.FAIL),
+    ([event(154, text) for text in reversed(RECOVERY)], {}, Status.FAIL),
+    ([event(154, "from 0x0 (None) to 0x0 (None)")], {}, Status.PASS),
     # A file may replace a verdict.
     ([event(63)], {"overrides": {63: "fail"}}, Status.FAIL),
     ([event(109)], {"overrides": {109: "pass"}}, Status.PASS),
@@ -154,7 +156,8 @@ def test_xids_are_judged_by_number_words_process_and_file(
         ("from 0x0 (None) to 0x2 (Node Reboot Required)", "fail", "RESTART_BM"),
         ("from 0x0 (None) to 0x3 (Drain P2P)", "fail", "XID_154"),
         ("from 0x0 (None) to 0x4 (Drain and Reset)", "fail", "RESET_GPU"),
-        ("from 0x1 (GPU Reset Required) to 0x0 (None)", "pass", ""),
+        ("from 0x1 (GPU Reset Required) to 0x0 (None)", "fail", "RESET_GPU"),
+        ("from 0x0 (None) to 0x0 (None)", "pass", ""),
         ("in a way that is not known", "warn", "XID_154"),
     ],
 )

@@ -1,0 +1,337 @@
+"""Faults in the kernel's log that have no XID: NVSwitch SXids, PCIe errors, lines of NVRM. Pure.
+
+Each pattern matches one line, and its repetitions have bounds: a hostile line takes linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+#: Equal events of one device within so many seconds are one: Sentinel's own number. Two sources
+#: report one XID within that time, too: NVML delivers it milliseconds after the kernel's record,
+#: and repeats later.
+SAME_S = 5.0
+#: The driver reports one fault with and without an XID within so many seconds
+#: (NVIDIA/NVSentinel, pull request 195).
+PAIRED_S = 300.0
+#: More of a text is not kept.
+MAX_TEXT = 200
+
+# --- addresses -------------------------------------------------------------------------------
+
+_ADDRESS = (
+    r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])"
+    r"(?:\.[0-7](?![0-9A-Fa-f]))?"
+)
+#: An address after ``PCI:`` or a space; ``10de:2330`` is the number of a model.
+_PLACE = re.compile(rf"(?:\bPCI:|(?<![\w:.-]))({_ADDRESS})")
+_PARTS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
+
+
+def find_address(text: str) -> str | None:
+    """Find the first PCI address in a text, or None."""
+    match = _PLACE.search(text)
+    return None if match is None else match[1]
+
+
+@lru_cache(maxsize=1024)
+def device_of(address: str) -> tuple[int, int, int] | None:
+    """Parse an address in any form into domain, bus and device; None if it is none."""
+    match = _PARTS.fullmatch(address.strip().lower())
+    return (
+        None if match is None else (int(match[1] or "0", 16), int(match[2], 16), int(match[3], 16))
+    )
+
+
+def is_same_device(first: str, second: str | None) -> bool:
+    """Compare two addresses in any form; the function does not matter."""
+    device = device_of(first)
+    return device is not None and second is not None and device == device_of(second)
+
+
+def _function_of(address: str) -> tuple[int, int, int, int] | None:
+    device = device_of(address)
+    if device is None:
+        return None
+    return (*device, int(address.strip()[-1]) if "." in address else 0)
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFault:
+    """One fault line of the kernel's log."""
+
+    #: Its row in the table of faults.
+    kind: str
+    #: The device that has the fault, as the line names it; empty if it names none.
+    device: str
+    #: The device that reported it, such as the port above; empty if that is the same.
+    reporter: str = ""
+    #: The driver of the device that reported it; empty if the line does not name it.
+    driver: str = ""
+    #: When, by the monotonic clock.
+    at: float
+    text: str
+    #: The number of an SXid, or None.
+    number: int | None = None
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What equal events have in common; a PCIe error is reported in several lines."""
+        text = "" if self.kind.startswith(("aer.", "nvrm.")) else self.text.removesuffix(" (First)")
+        device = device_of(self.device) or device_of(self.reporter)
+        return self.kind, device, self.number, text
+
+
+_SXID = re.compile(
+    r"nvidia-nvswitch(?P<switch>\d{0,4}): SXid(?P<place>[^:]{0,20}(?::[^:\s]{0,12}){0,5})"
+    r":\s{1,4}(?P<number>\d{3,6})(?:,\s{0,4}|\s{1,4})(?P<tail>.*)"
+)
+#: What repeats an error that was stored before, without its severity.
+_REPEATED = re.compile(r"Severity \d{1,9} Engine instance|Data \{")
+_WORD = re.compile(r"\s{0,4}(Fatal|Non-?fatal|Correctable|Corrected)\b", re.IGNORECASE)
+_WORDS = {"fatal": "fatal", "nonfatal": "non_fatal"}
+
+_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{_ADDRESS}): {{1,4}}"
+_SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
+_SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{_ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
+#: The kinds of PCIe errors and the patterns after the device; the first that matches counts. One
+#: without a word of severity follows ``severity``.
+_PCIE = tuple(
+    (kind, re.compile(rf"(?<![\w.+-]){_DEVICE}{pattern}", re.IGNORECASE))
+    for kind, pattern in (
+        (
+            "",
+            rf"(?:AER: )?(?:Multiple )?{_SEVERITY} error (?:message )?received{_SOURCE}",
+        ),
+        ("", rf"(?:AER: )?PCIe Bus Error: severity={_SEVERITY}"),
+        (
+            "aer.unrecovered",
+            r"AER: {1,4}(?:can't recover|(?:subordinate )?device [\w ]{0,20}failed)",
+        ),
+        ("aer.non_fatal", r"(?:AER: )?aer_uncor_severity:"),
+        ("aer.corrected", r"(?:AER: )?aer_status:"),
+        ("aer.contained", r"DPC: containment event"),
+    )
+)
+_PCIE_WORDS = ("AER:", "PCIe Bus Error", "aer_", "DPC:")
+
+_NVRM = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        ("nvrm.off_bus", r"\b(?:fallen|fell|falls?|falling) off the bus\b"),
+        (
+            "nvrm.reset",
+            (
+                r"\b(?:needs? to|must) be reset\b|\b(?:requires?|needs?) (?:a )?(?:GPU )?reset\b"
+                r"|\breset (?:is )?(?:now )?required\b"
+            ),
+        ),
+        ("nvrm.init", r"\bRmInitAdapter failed|\brm_init_adapter failed"),
+        (
+            "nvrm.probe_failed",
+            r"\bprobe routine failed for|\bNone of the NVIDIA (?:\w{1,20} ){1,2}were initialized",
+        ),
+        ("nvrm.not_probed", r"\bprobe routine was not called for"),
+        (
+            "nvrm.gsp",
+            (
+                r"\b(?:GSP|LibOS)\b.{0,80}?\b(?:timed out|timeout|crash(?:ed)?|halted|hung)\b"
+                r"|\b(?:timed out|timeout)\b.{0,80}?\bGSP\b|HeartbeatTimedOut: "
+            ),
+        ),
+        ("nvrm.nvlink", r"\bknvlink\w{1,60}: .{0,80}?\bfailed\b"),
+    )
+)
+#: The beginning of a message of three lines, whose last one has no address.
+_PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
+
+
+def parse_fault(line: str, at: float) -> KernelFault | None:
+    """Parse one line of the kernel's log; None if it has no fault, or an XID."""
+    if "SXid" in line:
+        return _switch_fault(line, at)
+    if any(word in line for word in _PCIE_WORDS):
+        return _pcie_fault(line, at)
+    where = line.find("NVRM: ")
+    if where < 0 or line.startswith("NVRM: Xid", where):
+        return None
+    text = line[where + len("NVRM: ") :][:1000]
+    for kind, pattern in _NVRM:
+        if pattern.search(text):
+            return KernelFault(
+                kind=kind, device=find_address(text) or "", at=at, text=text[:MAX_TEXT].strip()
+            )
+    return None
+
+
+def _switch_fault(line: str, at: float) -> KernelFault | None:
+    """Parse an SXid: the word in the line is its severity; its number differs by generation."""
+    match = _SXID.search(line)
+    if match is None:
+        if "nvidia-nvswitch" not in line:
+            return None
+        device = find_address(line) or ""
+        return KernelFault(kind="sxid.0", device=device, at=at, text=line[:MAX_TEXT])
+    if _REPEATED.match(match["tail"]):
+        return None
+    number = int(match["number"])
+    word = _WORD.match(match["tail"])
+    if word is None:
+        kind = f"sxid.{number}"
+    else:
+        kind = f"sxid.{_WORDS.get(word[1].lower().replace('-', ''), 'corrected')}"
+    text = f"NVSwitch {match['switch']}: {match['number']}, {match['tail']}"
+    return KernelFault(
+        kind=kind,
+        device=find_address(match["place"].strip(" ()")) or "",
+        driver="nvidia-nvswitch",
+        at=at,
+        text=text[:MAX_TEXT].strip(),
+        number=number,
+    )
+
+
+def _pcie_fault(line: str, at: float) -> KernelFault | None:
+    """Parse a PCIe error of the kernel's AER or DPC driver, in its old or new words."""
+    for kind, pattern in _PCIE:
+        match = pattern.search(line)
+        if match is None:
+            continue
+        found = match.groupdict()
+        source = found.get("source") or _requester(found["subject"], found.get("id"))
+        return KernelFault(
+            kind=kind or f"aer.{_severity(found['severity'])}",
+            device=source or found["subject"],
+            reporter=found["subject"] if source else "",
+            driver=found["driver"] or "",
+            at=at,
+            text=line[match.start() :][:MAX_TEXT].strip(),
+        )
+    return None
+
+
+def _severity(words: str) -> str:
+    """Name a severity: an uncorrected error is fatal only if it is called so."""
+    lower = words.lower()
+    if re.search(r"non-?fatal", lower):
+        return "non_fatal"
+    if "fatal" in lower:
+        return "fatal"
+    return "non_fatal" if lower.startswith("un") else "corrected"
+
+
+def _requester(port: str, number: str | None) -> str | None:
+    """Build the address of a requester id, which has the domain of the port that reports it."""
+    device = device_of(port)
+    if number is None or device is None:
+        return None
+    bus, rest = divmod(int(number, 16), 256)
+    return f"{device[0]:04x}:{bus:02x}:{rest // 8:02x}.{rest % 8}"
+
+
+class MessageJoiner:
+    """Names the GPU in the last line of NVRM's message of three lines about a lost GPU.
+
+    They are one record, or three.
+    """
+
+    def __init__(self) -> None:
+        self._address = ""
+        self._at = 0.0
+
+    def join(self, line: str, at: float) -> KernelFault | None:
+        """Parse a line with what the lines before it say."""
+        fault = parse_fault(line, at)
+        if fault is None:
+            if _PROBE.search(line):
+                self._address, self._at = find_address(line) or "", at
+            return None
+        if fault.kind != "nvrm.off_bus" or fault.device or at - self._at > SAME_S:
+            return fault
+        device, self._address = self._address, ""
+        return KernelFault(**{**vars(fault), "device": device})
+
+
+# --- events ----------------------------------------------------------------------------------
+
+
+class _Event(Protocol):
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def same(self) -> tuple[object, ...]: ...
+
+
+E = TypeVar("E", bound=_Event)
+
+
+class Distinct:
+    """Tells new events from lines that repeat one: equal and within SAME_S of it."""
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[object, ...], float] = {}
+
+    def is_new(self, event: _Event) -> bool:
+        """Check whether an event is counted; events come in their order."""
+        last = self._counted.get(event.same)
+        if last is not None and abs(event.at - last) <= SAME_S:
+            return False
+        self._counted[event.same] = event.at
+        return True
+
+
+def distinct(events: Iterable[E]) -> Iterator[E]:
+    """Yield the events that are not lines of the one before, by time."""
+    seen = Distinct()
+    return (event for event in sorted(events, key=lambda one: one.at) if seen.is_new(event))
+
+
+# --- devices ---------------------------------------------------------------------------------
+
+#: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
+_OWN_DRIVERS = ("nvidia", "pcieport", "pci", "vfio-pci", "")
+
+
+def is_of_device(fault: KernelFault, address: str, ports: Sequence[str] = ()) -> bool:
+    """Check whether a fault is of a device, or of a port above it.
+
+    Args:
+        fault: The fault.
+        address: The device, in any form.
+        ports: The ports above it.
+    """
+    where = fault.device or fault.reporter
+    device = device_of(where)
+    if device is None:
+        return False
+    if device == device_of(address):
+        return True
+    return _function_of(where) in {_function_of(port) for port in ports}
+
+
+def foreign(
+    faults: Sequence[KernelFault], paths: Mapping[str, Sequence[str]] | None
+) -> Iterator[KernelFault]:
+    """Yield the PCIe errors of devices that are no GPU, no NVSwitch and no port above one.
+
+    Args:
+        faults: All faults of a run.
+        paths: The ports above each device of NVIDIA by its address; None if they are not known.
+    """
+    for fault in faults:
+        if fault.kind.startswith("aer."):
+            is_known = paths is None or any(is_of_device(fault, *path) for path in paths.items())
+            if not is_known or not _is_own(fault.driver):
+                yield fault
+
+
+def _is_own(driver: str) -> bool:
+    return driver in _OWN_DRIVERS or driver.startswith("nvidia")
