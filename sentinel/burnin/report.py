@@ -210,6 +210,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "cut_short": record.cut_short,
         "reasons": list(gpu.reasons),
         "incomplete": list(gpu.incomplete),
+        "too_short": gpu.too_short,
         "coverage": coverage,
         "not_tested": [
             f"{result.id}: {result.evidence}"

@@ -207,7 +207,10 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
         return not_applicable("there is no other GPU of this model to compare with")
     active, expected = _active(now), max(peers)
     if active == 0 and Counter(bool(peer) for peer in peers)[True] * 2 <= len(peers):
-        return not_applicable("most GPUs of this model have no active link here")
+        return not_applicable(
+            f"0 of {len(now.nvlinks or ())} links active, as on {'most' if any(peers) else 'all'}"
+            " GPUs of this model: no bridge, or all are down"
+        )
     text = f"{active} active links; {expected} on a GPU of the same model"
     return by_limits(max(0, expected - active), limits, text)
 

@@ -31,6 +31,7 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.required import why_unread
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.units import format_count
@@ -152,9 +153,16 @@ class GpuReport:
     checks: tuple[CheckResult, ...]
 
     @property
+    def why_unread(self) -> str | None:
+        """What could not be read and is required, or None."""
+        return why_unread(self.counters, self.checks)
+
+    @property
     def status(self) -> Status:
-        """The status of all checks together."""
-        return worst(self.checks)
+        """The status of all checks together: not tested without what is required, or a fault."""
+        found = worst(self.checks)
+        unread = found is not Status.FAIL and self.why_unread is not None
+        return Status.NOT_TESTED if unread else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +316,10 @@ def _first_words(report: NodeReport, most: int) -> str:
             return f"{format_count(len(report.gpus), noun)} tested"
         case Status.NOT_TESTED:
             untested = [gpu for gpu in report.gpus if gpu.status is Status.NOT_TESTED]
-            found = [f"GPU {gpu.counters.index}: {gpu.checks[0].evidence}" for gpu in untested]
+            found = [
+                f"GPU {gpu.counters.index}: {gpu.why_unread or gpu.checks[0].evidence}"
+                for gpu in untested
+            ]
         case status:
             found = [
                 f"{place}: {result.id} = {result.value}"
@@ -352,6 +363,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
                 "driver": gpu.counters.driver,
                 "vbios": gpu.counters.vbios,
                 "verdict": gpu.status.value,
+                "unread": gpu.why_unread,
                 "checks": [asdict(result) for result in gpu.checks],
                 "counters": gpu.counters,
             }

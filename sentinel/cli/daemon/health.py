@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import click
 
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
+from sentinel.burnin.checks.required import unread
 from sentinel.burnin.formats import write_reports
+from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.resume import thresholds_of
 from sentinel.burnin.run_folder import RunFolder
@@ -31,13 +34,16 @@ from sentinel.errors import (
 )
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
-from sentinel.host.paths import SOCKET_VARIABLE
-from sentinel.host.verified_store import (
+from sentinel.host.last_verdicts import (
+    RUNS,
     LastVerdict,
+    Work,
     last_verdicts,
     report_paths,
-    select_known,
+    work_of,
 )
+from sentinel.host.paths import SOCKET_VARIABLE
+from sentinel.host.verified_store import select_known
 from sentinel.protocol.api_types import GpuProof, GpuStatus, RepairOutcome
 from sentinel.units import format_count, format_duration
 
@@ -49,6 +55,46 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Requirement:
+    """What ``--require`` and its options ask of each GPU."""
+
+    #: The verdict.
+    name: str
+    #: The level whose plan the verdict must be of, or of a longer one; None for any.
+    level: str | None = None
+    #: How long ago the run may have ended, in seconds; None for any time.
+    max_age_s: float | None = None
+
+    @property
+    def work(self) -> Work | None:
+        """What the plan of the verdict must have asked for."""
+        return None if self.level is None else work_of(asdict(find_plan(self.level))["phases"])
+
+    def unmet_by(self, card: _Card) -> str | None:
+        """Explain why a GPU does not meet it, or return None."""
+        burnin = card.burnin
+        if card.lost is not None or burnin is None or _is_suspect(card):
+            return ""
+        if burnin.verdict not in _REQUIRED[self.name]:
+            return ""
+        if burnin.no_proof is not None:
+            return burnin.no_proof
+        if self.max_age_s is None:
+            return None
+        if burnin.ended is None:
+            return "when it ended is not known"
+        age = time.time() - burnin.ended.timestamp()
+        is_old = age > self.max_age_s
+        return f"it ended {format_duration(round(age))} ago" if is_old else None
+
+    def __str__(self) -> str:
+        age = None if self.max_age_s is None else format_duration(self.max_age_s)
+        more = {"level": self.level, "max-age": age}
+        flags = (f"--{flag} {value}" for flag, value in more.items() if value is not None)
+        return " ".join((f"--require {self.name}", *flags))
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Card(OwnedGpu):
     """What is known of one GPU."""
 
@@ -57,7 +103,8 @@ class _Card(OwnedGpu):
     burnin: LastVerdict | None = None
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
-    #: Why it is lost now, or None; only known of the GPUs of the host.
+    #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
+    #: the host.
     lost: str | None = None
 
     @property
@@ -92,6 +139,12 @@ class _Card(OwnedGpu):
     " accepts PASS, too.",
 )
 @click.option(
+    "--level",
+    type=Word(LEVELS),
+    help="With --require: that burn-in was of this level, or of a plan with at least its work.",
+)
+@options.duration("--max-age", "max_age_s", "With --require: it ended this long ago at most.")
+@click.option(
     "--gpus",
     "selected",
     metavar="LIST",
@@ -108,6 +161,8 @@ def command(
     reason: str | None,
     outcome: str | None,
     required: str | None,
+    level: str | None,
+    max_age_s: float | None,
     selected: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -119,7 +174,11 @@ def command(
     none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
-    last burn-in: 1 as above, 3 if one has another verdict or none, or is lost.
+    last burn-in: 1 as above, 3 if one has another verdict or none, is lost or cannot be read.
+    `--level` leaves out burn-ins with less work than that level, `--max-age` older ones.
+
+    A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
+    least the work of the plan that failed.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -150,21 +209,38 @@ def command(
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
         return _print_npd(socket, simulated=simulated)
-    cards = _cards(*_places(socket, simulated=simulated))
-    if required is not None:
+    requirement = _requirement(required, level, max_age_s)
+    least = None if requirement is None else requirement.work
+    cards = _cards(*_places(socket, simulated=simulated), least)
+    if requirement is not None:
         cards = _of_the_host(cards, simulated_folder(chosen=simulated))
     if selected:
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
-    unmet = [card for card in cards if not _meets(card, required)]
+    unmet = {card.uuid: why for card in cards if (why := _why_unmet(card, requirement)) is not None}
     code = ExitCode.INCOMPLETE if unmet or not cards else ExitCode.OK
     code = ExitCode.FAIL if any(map(_is_suspect, cards)) else code
-    plain = {"gpus": [_plain(card) for card in cards], "unmet": [card.uuid for card in unmet]}
+    plain = {"gpus": [_plain(card) for card in cards], "unmet": list(unmet)}
+    shown = [] if requirement is None else [card for card in cards if card.uuid in unmet]
     lines = itertools.chain(
         _lines(cards),
-        (f"--require {required}: {_standing(card)}" for card in unmet if required is not None),
+        (
+            f"{requirement}: {': '.join(filter(None, (_standing(card), unmet[card.uuid])))}"
+            for card in shown
+        ),
     )
     return options.Printed(json=plain, lines=lines, code=code).show(as_json=as_json)
+
+
+def _requirement(
+    required: str | None, level: str | None, max_age_s: float | None
+) -> _Requirement | None:
+    """Build what is required, or None without ``--require``."""
+    if required is not None:
+        return _Requirement(name=required, level=level, max_age_s=max_age_s)
+    if level is not None or max_age_s is not None:
+        raise click.UsageError("--level and --max-age need --require")
+    return None
 
 
 # --- what is known ---------------------------------------------------------------------------
@@ -196,8 +272,13 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
     return folder is not None
 
 
-def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
+def _cards(state: Path, sockets: Sequence[str], least: Work | None = None) -> list[_Card]:
     """Join what running daemons know of their GPUs with what is stored of all, by index.
+
+    Args:
+        state: The state directory.
+        sockets: Of the daemons that share it.
+        least: The work that the plan of a verdict must have asked for; None for any plan.
 
     Raises:
         ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
@@ -205,7 +286,7 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
     """
     try:
         _write_missing_reports(state)
-        verdicts = last_verdicts(report_paths(state))
+        verdicts = last_verdicts(report_paths(state), least)
     except OSError as error:
         raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
@@ -246,7 +327,7 @@ def _write_missing_reports(state: Path) -> None:
         ConfigError: A report cannot be written.
         OSError: The folder cannot be read.
     """
-    for header in (state / verified_store.RUNS).glob("*/run.json"):
+    for header in (state / RUNS).glob("*/run.json"):
         run = RunFolder(path=header.parent)
         own = not run.report.exists() and header.stat().st_uid == os.getuid()
         if not own or run.is_recorded or not run.event_count():
@@ -314,16 +395,16 @@ def _of_the_host(cards: Sequence[_Card], simulated: Path | None) -> list[_Card]:
         uuid = gpu.uuid or f"lost: {gpu.lost}"
         card = _Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
         card = known.get(uuid, card)
-        here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=gpu.lost))
+        lost = gpu.lost or unread(gpu)
+        here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=lost))
     return here
 
 
-def _meets(card: _Card, required: str | None) -> bool:
-    """Check whether a GPU was tested, or has a required verdict and no fault."""
-    if required is None:
-        return not card.untested
-    accepted = card.burnin is not None and card.burnin.verdict in _REQUIRED[required]
-    return accepted and card.lost is None and not _is_suspect(card)
+def _why_unmet(card: _Card, requirement: _Requirement | None) -> str | None:
+    """Explain why a GPU was not tested or does not meet a requirement; None if all is well."""
+    if requirement is None:
+        return "" if card.untested else None
+    return requirement.unmet_by(card)
 
 
 def _is_suspect(card: _Card) -> bool:
@@ -351,7 +432,10 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
     unproved = [
         card
         for card in here
-        if card.burnin is None or card.burnin.verdict not in _ACCEPTED or _is_suspect(card)
+        if card.burnin is None
+        or card.burnin.verdict not in _ACCEPTED
+        or card.burnin.no_proof is not None
+        or _is_suspect(card)
     ]
     shown = faulty or unproved
     if not here:
@@ -404,6 +488,8 @@ def _lines(cards: Sequence[_Card]) -> Iterator[str]:
     )
     yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
+        if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
+            yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:
             name = card.uuid if card.index is None else f"GPU {card.index}"
             count = format_count(results.errors + results.findings, "wrong result")

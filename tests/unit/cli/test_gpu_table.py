@@ -22,7 +22,7 @@ from sentinel.client import (
     Status,
 )
 from sentinel.errors import AccessDeniedError, ConfigError
-from sentinel.host.verified_store import LastVerdict
+from sentinel.host.last_verdicts import LastVerdict
 from sentinel.protocol.api_types import BurninProgress, GpuProof
 from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
