@@ -40,7 +40,7 @@ from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.5"
+SCHEMA_VERSION = "1.6"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,7 +157,7 @@ def _why_not_disproved(check: str, needs: Work, before: _Run, run: _Run) -> str 
     """Explain why a run does not take back the failure of a check, or return None if it does."""
     if run.last.no_proof is not None:
         return run.last.no_proof
-    if before.started is not None and run.started is not None and run.started <= before.started:
+    if before.started is not None and run.started is not None and run.started < before.started:
         return "it began before the run that failed"
     status = run.checks.get(check)
     if check and status not in _GOOD:

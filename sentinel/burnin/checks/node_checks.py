@@ -322,12 +322,18 @@ def _first_words(report: NodeReport, most: int) -> str:
             ]
         case status:
             found = [
-                f"{place}: {result.id} = {result.value}"
+                f"{place}: {result.id} = {result.value}{_words(result)}"
                 for place, result in _results(report)
                 if result.status is status
             ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more or "no GPU was tested"
+
+
+def _words(result: CheckResult) -> str:
+    """Explain a value that is a word, such as the call that hung on a lost GPU."""
+    explained = isinstance(result.value, str) and result.evidence
+    return f" ({result.evidence})" if explained else ""
 
 
 def _results(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:

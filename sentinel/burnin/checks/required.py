@@ -27,13 +27,13 @@ class Group:
 #: The groups that every GPU needs, as far as it has them.
 REQUIRED = (
     Group(
-        name="errors of its memory",
+        name="memory errors",
         checks=("ecc.uncorrected", "memory.sram_threshold"),
         counters=("ecc_uncorrected", "sram_"),
         why="an uncorrectable error is the most frequent fault of a card",
     ),
     Group(
-        name="repairs of its memory",
+        name="memory repairs",
         checks=(
             *("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
             *("memory.bank_headroom", "memory.retired_pages"),
@@ -90,14 +90,19 @@ def unread_groups(statuses: Mapping[str, Status], failed: Mapping[str, str]) -> 
 
 
 def why_unread(counters: Counters, results: Iterable[CheckResult]) -> str | None:
-    """Name what of a GPU could not be read and should have been, or return None."""
+    """Name what of a GPU could not be read and should have been, or return None.
+
+    If nothing could be read, the results say it.
+    """
     groups = unread_groups({one.id: one.status for one in results}, counters.failed)
-    if not groups:
+    if not groups or counters.why_unread is not None:
         return None
-    return f"could not read its {', '.join(groups)}: {next(iter(groups.values()))}"
+    return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"
 
 
 def unread(counters: Counters) -> str | None:
     """Name what of a GPU could not be read and should have been, by checks at one moment."""
+    if counters.why_unread is not None:
+        return counters.why_unread
     evidence = MomentEvidence(counters=counters, node=(counters,))
     return why_unread(counters, _CHECKS.run(evidence, Thresholds()))

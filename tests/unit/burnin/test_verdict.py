@@ -14,7 +14,7 @@ from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.record import PhaseRecord
 from sentinel.burnin.report import judge_run
-from sentinel.burnin.verdict import MAX_BYTES, Verdict, judge_gpu, judge_node, verdict_summary
+from sentinel.burnin.verdict import MAX_BYTES, MIN_CHECKED_S, Verdict, judge_gpu, judge_node, verdict_summary
 from sentinel.config.plan import Plan
 from sentinel.protocol.counters import Counters
 from tests.harness.check_evidence import HEALTHY, STEADY, Run
@@ -85,6 +85,7 @@ def test_an_optional_phase_is_missed_only_if_the_run_was_cut_short(
     optional = replace(STEADY, mandatory=False)
     record = Run(ended=ended).record()
     record.phases[-1] = PhaseRecord(phase=optional, work={"checks": 1, **work})
+    record.phases[0].work["seconds"] = MIN_CHECKED_S
     warned = CHECKS.run(Run(read=LOW_POWER).evidence(), Thresholds())
     judged = judge_gpu(record, warned if ended is not None else [], PLAN)
     assert judged.verdict is wanted
