@@ -277,8 +277,15 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
 
 
 _UNKNOWN_PHASE = {
-    "workload": "", "mandatory": True, "complete": False, "not_tested": None,
-    "errors": 0, "done_s": 0.0, "quota_s": 0.0, "passes": 0, "quota_passes": 0,
+    "workload": "",
+    "mandatory": True,
+    "complete": False,
+    "not_tested": None,
+    "errors": 0,
+    "done_s": 0.0,
+    "quota_s": 0.0,
+    "passes": 0,
+    "quota_passes": 0,
 }
 
 

@@ -90,19 +90,16 @@ def unread_groups(statuses: Mapping[str, Status], failed: Mapping[str, str]) -> 
 
 
 def why_unread(counters: Counters, results: Iterable[CheckResult]) -> str | None:
-    """Name what of a GPU could not be read and should have been, or return None.
-
-    If nothing could be read, the results say it.
-    """
+    """Name what of a GPU could not be read and should have been, or return None."""
+    if counters.why_unread is not None:
+        return counters.why_unread
     groups = unread_groups({one.id: one.status for one in results}, counters.failed)
-    if not groups or counters.why_unread is not None:
+    if not groups:
         return None
     return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"
 
 
 def unread(counters: Counters) -> str | None:
     """Name what of a GPU could not be read and should have been, by checks at one moment."""
-    if counters.why_unread is not None:
-        return counters.why_unread
     evidence = MomentEvidence(counters=counters, node=(counters,))
     return why_unread(counters, _CHECKS.run(evidence, Thresholds()))

@@ -265,8 +265,9 @@ def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[s
 def _name_of(gpu: GpuReport) -> Iterator[str]:
     """Yield the model of a GPU, and what could not be read of it."""
     yield printable(gpu.counters.name or "?")
-    if (why := gpu.why_unread) is not None:
-        yield printable(why)
+    # If nothing was read, the checks that were not tested say it.
+    if gpu.why_unread != gpu.counters.why_unread:
+        yield printable(gpu.why_unread or "")
 
 
 def _not_passed(checks: Sequence[CheckResult]) -> Iterator[str]:
