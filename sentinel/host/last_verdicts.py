@@ -313,14 +313,15 @@ def _run(run: Mapping[str, Any], gpu: Mapping[str, Any], last: LastVerdict) -> _
 
 def _why_no_proof(run: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None:
     """Explain why a run proves nothing about a GPU, or return None."""
+    if (too_short := gpu.get("too_short")) is not None:
+        return str(too_short)
     if gpu["verdict"] in _PROVES_NOTHING:
         return f"it is {gpu['verdict']}"
     if gpu.get("incomplete"):
         return "it is not complete"
     if run["plan"].get("screen"):  # in reports of earlier versions
         return "it is a screen"
-    too_short: str | None = gpu.get("too_short")
-    return too_short
+    return None
 
 
 def _modified(path: Path) -> float:
