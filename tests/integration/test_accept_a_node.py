@@ -13,13 +13,12 @@ import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
-from tests.harness.burnin_run import CHECKED, plan_of
+from tests.harness.burnin_run import CHECKED, FAULTLESS, plan_of
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.programs import EXEC_SENTINEL, documented_commands, run_program, write_script
 from tests.harness.timing import TIMEOUT_S
 
-#: As short as a plan may be that gives a PASS.
-PLAN = plan_of("short", ("first", CHECKED, "seconds = 60"))
+PLAN = plan_of("short", ("first", CHECKED, "seconds = 2"))
 #: The `sentinel` of the script: two simulated GPUs, and a plan of seconds.
 COMMAND = f"""
 case "$1 $2" in
@@ -60,13 +59,13 @@ def verdict(folder: Path) -> str:
 def test_a_good_node_is_accepted(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()))
     assert code == ExitCode.OK
-    assert verdict(folder) in {"PASS", "WARN"}  # on a busy host, a stressor works less
+    assert verdict(folder) in FAULTLESS
 
 
 def test_a_run_that_was_cut_short_goes_on(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()), "--for 1s")
     assert code == ExitCode.OK
-    assert verdict(folder) in {"PASS", "WARN"}
+    assert verdict(folder) in FAULTLESS
     assert json.loads((folder / "report.json").read_text())["run"]["resumed"]
 
 
