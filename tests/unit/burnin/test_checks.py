@@ -840,6 +840,11 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     pair = replace(PEER, index=2), replace(PEER, index=3)
     assert judged(PEER, replace(none, index=1), *pair).status is PASS
     assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
+    down = judged(none, replace(none, index=2))
+    why = (
+        f"0 of {len(LINKS)} links active, as on all GPUs of this model: no bridge, or all are down"
+    )
+    assert (down.status, down.evidence) == (ABSENT, why)
     # All its peers have links: it lost all of its own.
     assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
 
