@@ -156,6 +156,33 @@ def levels() -> str:
     return _table(("Level", "Requests"), rows)
 
 
+def required_groups() -> str:
+    """Return the table of what must have been read of a GPU."""
+    from sentinel.burnin.checks.required_readings import REQUIRED
+
+    rows = [(one.name, ", ".join(f"`{name}`" for name in one.checks), one.why) for one in REQUIRED]
+    return _table(("Of these, one at least", "Checks", "Because"), rows)
+
+
+def needs_of_a_pass() -> str:
+    """Return the table of what a PASS of each level has checked, and of the least of any plan."""
+    from sentinel.burnin.checks.recorded_run import CHECKS
+    from sentinel.burnin.levels import LEVELS, find_plan
+    from sentinel.burnin.verdict import MIN_CHECKED_S
+    from sentinel.units import format_duration
+
+    share = CHECKS["memory.covered"].limits["warn"]
+    rows = [("any plan", f"{MIN_CHECKED_S:g} s", "", "")]
+    for plan in map(find_plan, LEVELS):
+        checked = [phase for phase in plan.phases if phase.checked and phase.mandatory]
+        seconds = format_duration(sum(phase.seconds for phase in checked))
+        passes = sum(phase.passes for phase in checked)
+        needs = (seconds, str(passes), f"{share.value:.0%}")
+        rows.append((f"`{plan.name}`", *(("no PASS", "", "") if plan.screen else needs)))
+    header = ("Plan", "Seconds with checked results", "Passes of the memory test", "Of the memory")
+    return _table(header, rows)
+
+
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
     from sentinel.burnin.checks.evidence import (
@@ -384,6 +411,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "kernel faults": kernel_faults,
     "light": light,
     "torch": torch_builds,
+    "required": required_groups,
+    "needs of a PASS": needs_of_a_pass,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 

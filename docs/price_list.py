@@ -31,7 +31,8 @@ FEATURES: Mapping[str, str] = {
     "Python client: monitor, hold, callbacks": "client/* __init__.py",
     "burn-in of many hosts, with Slurm or ClusterShell": "fleet/* *fleet*",
     "workloads and their verification: GEMM, memory test, links, self-test": (
-        "*trial* *workload* *golden* *verified* *rendezvous* *acknowledgement* cli/daemon/health.py"
+        "*trial* *workload* *golden* *verified* *rendezvous* *acknowledgement* *last_verdicts*"
+        " cli/daemon/health.py cli/daemon/known_cards.py"
         " stressor/comparison.py stressor/diagnosis.py stressor/injection.py stressor/links.py"
         " stressor/loader.py stressor/matmul.py stressor/mem* stressor/numa.py"
         " stressor/pipeline.py stressor/selftest.py stressor/sizing.py stressor/transfers.py"

@@ -30,12 +30,13 @@ from sentinel.api.metric_table import METRICS, Family
 from sentinel.api.snapshots import MAX_AGE_S, Views
 from sentinel.api.turns import Turns
 from sentinel.host import verified_store
+from sentinel.host.last_verdicts import LastVerdict
 from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
 from sentinel.host.procfs import read_usage
 from sentinel.host.regular_file import count_set_aside
 from sentinel.host.timed_file import RESERVATIONS, SESSIONS
-from sentinel.host.verified_store import LastVerdict, StoredWork, proof_of
+from sentinel.host.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec, Level
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.problem import Code

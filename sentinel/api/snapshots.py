@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
 from sentinel.config.gpu_selection import select_gpus
-from sentinel.host.verified_store import LastVerdict, StoredWork
+from sentinel.host.last_verdicts import LastVerdict
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (

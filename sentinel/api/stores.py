@@ -15,14 +15,9 @@ from typing import Generic, TypeVar
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
 from sentinel.host import verified_store
+from sentinel.host.last_verdicts import LastVerdict, last_verdicts, report_paths, sorted_reports
 from sentinel.host.timed_file import Clocks, TimedFile
-from sentinel.host.verified_store import (
-    LastVerdict,
-    StoredWork,
-    last_verdicts,
-    report_paths,
-    sorted_reports,
-)
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, Reservation, Session, VerifiedCounts

@@ -26,7 +26,7 @@ from sentinel.burnin.checks.recorded_run import (
     evidence_of_load,
     read_run,
 )
-from sentinel.burnin.checks.required import judged_checks, not_compared
+from sentinel.burnin.checks.required_evidence import judged_checks, not_compared
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
@@ -236,6 +236,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "cut_short": record.cut_short,
         "reasons": list(gpu.reasons),
         "incomplete": list(gpu.incomplete),
+        "too_short": gpu.too_short,
         "coverage": coverage,
         "not_tested": [
             f"{result.id}: {result.evidence}"

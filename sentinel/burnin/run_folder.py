@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, TextIO
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
+from sentinel.host.last_verdicts import RUNS, read_reports
 from sentinel.host.lookups import node_name
 from sentinel.host.paths import identity
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
-from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol import __version__
 from sentinel.protocol.counters import HostCounters
 from sentinel.protocol.stressor import LinkPart

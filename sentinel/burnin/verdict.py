@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, worst_first
-from sentinel.burnin.checks.measures import format_value
-from sentinel.burnin.checks.required import missing_evidence
+from sentinel.burnin.checks.measures import format_seconds, format_value
+from sentinel.burnin.checks.required_evidence import missing_evidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.config.plan import Plan
 from sentinel.errors import ExitCode
@@ -35,7 +35,7 @@ MEANING: Mapping[Verdict, str] = {
     Verdict.INCOMPLETE: "no fault was found, and not everything was done",
     Verdict.WARN: "everything was done; something needs attention",
     Verdict.PASS: "everything was done, and no fault was found",
-    Verdict.NOT_APPLICABLE: "a screen: no fault was found, which proves nothing",
+    Verdict.NOT_APPLICABLE: "too short for a PASS: no fault was found, which proves nothing",
 }
 
 EXIT_CODES: Mapping[Verdict, ExitCode] = {
@@ -46,6 +46,10 @@ EXIT_CODES: Mapping[Verdict, ExitCode] = {
     Verdict.NOT_APPLICABLE: ExitCode.OK,
 }
 
+
+#: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,
+#: takes a minute with its starts.
+MIN_CHECKED_S = 60.0
 
 #: How the reason begins that is about a phase, by its name.
 NOT_COMPLETE = "phase {} not complete: "
@@ -60,6 +64,8 @@ class GpuVerdict:
     results: tuple[CheckResult, ...]
     #: What is missing of the plan, or not known.
     incomplete: tuple[str, ...]
+    #: Why it is too short for a PASS, and takes no FAIL back; None if it is not.
+    too_short: str | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -67,7 +73,8 @@ class GpuVerdict:
         worst = worst_first(self.results)
         faults = [result for result in worst if result.status is Status.FAIL]
         others = worst[len(faults) :]
-        return (*map(describe_result, faults), *self.incomplete, *map(describe_result, others))
+        found = (*map(describe_result, faults), *self.incomplete, *map(describe_result, others))
+        return found if self.too_short is None else (*found, self.too_short)
 
 
 def judge_gpu(
@@ -86,18 +93,23 @@ def judge_gpu(
     unknown = _unknown(record)
     # Without counters or results, that is the reason; each check would only repeat it.
     missing += unknown or missing_evidence(results, plan, record.before, twins)
+    short = _too_short(record, plan)
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:
         verdict = Verdict.INCOMPLETE
-    elif plan.screen and Status.WARN not in found:
+    elif short is not None and Status.WARN not in found:
         verdict = Verdict.NOT_APPLICABLE
     elif Status.WARN in found:
         verdict = Verdict.WARN
     else:
         verdict = Verdict.PASS
     return GpuVerdict(
-        record=record, verdict=verdict, results=tuple(results), incomplete=tuple(missing)
+        record=record,
+        verdict=verdict,
+        results=tuple(results),
+        incomplete=tuple(missing),
+        too_short=short,
     )
 
 
@@ -138,6 +150,17 @@ def describe_result(result: CheckResult) -> str:
     value = "" if result.value is None else f" {format_value(result.value, result.unit)}"
     text = f"{result.id}:{value} ({result.threshold}; {result.source})"
     return f"{text}: {result.evidence}" if result.evidence else text
+
+
+def _too_short(record: GpuRecord, plan: Plan) -> str | None:
+    """Explain why a run is too short for a PASS, or return None."""
+    if plan.screen:
+        return f"the plan {plan.name} is a screen, which gives no PASS"
+    done = sum(phase.done for phase in record.phases if phase.phase.checked)
+    if done >= MIN_CHECKED_S:
+        return None
+    seconds, least = format_seconds(done), format_duration(MIN_CHECKED_S)
+    return f"{seconds} of work with checked results; a PASS needs {least}"
 
 
 def _unknown(record: GpuRecord) -> list[str]:

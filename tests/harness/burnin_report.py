@@ -7,19 +7,26 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from sentinel.burnin.levels import find_plan
+from sentinel.burnin.run_folder import plan_object
 from sentinel.protocol.views import BurninFields
 
 ENDED = datetime.now(UTC).replace(microsecond=0) - timedelta(days=3)
 
 
 def write_report(
-    state: Path, verdicts: Mapping[str, str], name: str = "run-1", ended: datetime | None = ENDED
+    state: Path,
+    verdicts: Mapping[str, str],
+    name: str = "run-1",
+    ended: datetime | None = ENDED,
+    *,
+    level: str = "standard",
 ) -> Path:
-    """Write a report with the verdict of each GPU, by UUID; return its path."""
+    """Write a report of a level with the verdict of each GPU, by UUID; return its path."""
     report = {
         "run": {
             "id": name,
-            "plan": {"name": "standard"},
+            "plan": plan_object(find_plan(level)),
             "ended": None if ended is None else ended.isoformat(),
         },
         "gpus": [

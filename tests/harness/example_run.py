@@ -35,7 +35,7 @@ class ExampleRun:
     """What happens in a run; each phase takes a third of its time."""
 
     gpus: int = 2
-    seconds: float = 90.0
+    seconds: float = 180.0
     #: The interval of the samples.
     every: float = 1.0
     name: str = "example"

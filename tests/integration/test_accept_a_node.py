@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
-from tests.harness.burnin_run import CHECKED, plan_of
+from tests.harness.burnin_run import CHECKED, FAULTLESS, plan_of
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.programs import EXEC_SENTINEL, documented_commands, run_program, write_script
 from tests.harness.timing import TIMEOUT_S
@@ -59,13 +59,13 @@ def verdict(folder: Path) -> str:
 def test_a_good_node_is_accepted(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()))
     assert code == ExitCode.OK
-    assert verdict(folder) in {"PASS", "WARN"}  # on a busy host, a stressor works less
+    assert verdict(folder) in FAULTLESS
 
 
 def test_a_run_that_was_cut_short_goes_on(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()), "--for 1s")
     assert code == ExitCode.OK
-    assert verdict(folder) in {"PASS", "WARN"}
+    assert verdict(folder) in FAULTLESS
     assert json.loads((folder / "report.json").read_text())["run"]["resumed"]
 
 

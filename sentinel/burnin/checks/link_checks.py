@@ -222,7 +222,9 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
             return Judgement(status=Status.WARN, value=own, evidence=text)
         return not_applicable(text)
     if active == 0 and Counter(bool(peer) for peer in peers)[True] * 2 <= len(peers):
-        return not_applicable("most GPUs of this model have no active link here")
+        return not_applicable(
+            f"0 of {listed} links active, as on most GPUs of this model: no bridge"
+        )
     expected = max([own, *peers])
     if not expected:
         return not_applicable(

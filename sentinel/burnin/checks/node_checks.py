@@ -32,6 +32,7 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.required_readings import why_unread
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.units import format_count
@@ -201,9 +202,16 @@ class GpuReport:
     checks: tuple[CheckResult, ...]
 
     @property
+    def why_unread(self) -> str | None:
+        """What could not be read and is required, or None."""
+        return why_unread(self.counters, self.checks)
+
+    @property
     def status(self) -> Status:
-        """The status of all checks together."""
-        return worst(self.checks)
+        """The status of all checks together: not tested without what is required, or a fault."""
+        found = worst(self.checks)
+        unread = found is not Status.FAIL and self.why_unread is not None
+        return Status.NOT_TESTED if unread else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,15 +365,24 @@ def _first_words(report: NodeReport, most: int) -> str:
             return f"{format_count(len(report.gpus), noun)} tested"
         case Status.NOT_TESTED:
             untested = [gpu for gpu in report.gpus if gpu.status is Status.NOT_TESTED]
-            found = [f"GPU {gpu.counters.index}: {gpu.checks[0].evidence}" for gpu in untested]
+            found = [
+                f"GPU {gpu.counters.index}: {gpu.why_unread or gpu.checks[0].evidence}"
+                for gpu in untested
+            ]
         case status:
             found = [
-                f"{place}: {result.id} = {result.value}"
+                f"{place}: {result.id} = {result.value}{_words(result)}"
                 for place, result in _results(report)
                 if result.status is status
             ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more or "no GPU was tested"
+
+
+def _words(result: CheckResult) -> str:
+    """Explain a value that is a word, such as the call that hung on a lost GPU."""
+    explained = isinstance(result.value, str) and result.evidence
+    return f" ({result.evidence})" if explained else ""
 
 
 def _results(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:
@@ -401,6 +418,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
                 "driver": gpu.counters.driver,
                 "vbios": gpu.counters.vbios,
                 "verdict": gpu.status.value,
+                "unread": gpu.why_unread,
                 "checks": [asdict(result) for result in gpu.checks],
                 "counters": gpu.counters,
             }

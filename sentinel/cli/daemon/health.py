@@ -6,64 +6,40 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
-from sentinel.burnin.formats import write_reports
-from sentinel.burnin.report import judge_run
-from sentinel.burnin.resume import thresholds_of
-from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line
+from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.daemon.acknowledgement import OwnedGpu, acknowledge
+from sentinel.cli.daemon.acknowledgement import acknowledge
+from sentinel.cli.daemon.known_cards import (
+    ACCEPTED,
+    REQUIRED,
+    Card,
+    Requirement,
+    cards_of,
+    cards_of_host,
+    is_suspect,
+    places_of,
+    why_unmet,
+)
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
-from sentinel.cli.options.setting_options import load_thresholds
-from sentinel.client import connect
 from sentinel.errors import (
-    ConfigError,
-    DriverUnavailableError,
     ExitCode,
     SentinelError,
 )
 from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
+from sentinel.host.daemon_lookup import locate, simulated_folder
 from sentinel.host.paths import SOCKET_VARIABLE
-from sentinel.host.verified_store import (
-    LastVerdict,
-    last_verdicts,
-    report_paths,
-    select_known,
-)
-from sentinel.protocol.api_types import GpuProof, GpuStatus, RepairOutcome
+from sentinel.host.verified_store import select_known
+from sentinel.protocol.api_types import RepairOutcome
 from sentinel.units import format_count, format_duration
 
-#: The verdicts that accept a GPU, and those that meet a requirement.
-_ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
-_REQUIRED = {"pass": frozenset({Verdict.PASS}), "warn": _ACCEPTED}
-
 _HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Card(OwnedGpu):
-    """What is known of one GPU."""
-
-    name: str | None = None
-    verified: GpuProof | None = None
-    burnin: LastVerdict | None = None
-    #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
-    seen: float = 0.0
-    #: Why it is lost now, or None; only known of the GPUs of the host.
-    lost: str | None = None
-
-    @property
-    def untested(self) -> bool:
-        """Whether no burn-in has judged it, and no result of it was checked."""
-        return self.burnin is None and (self.verified is None or self.verified.last is None)
 
 
 @click.command("health")
@@ -87,10 +63,16 @@ class _Card(OwnedGpu):
 @click.option(
     "--require",
     "required",
-    type=Word(tuple(_REQUIRED)),
+    type=Word(tuple(REQUIRED)),
     help="Exit with 0 only if the last burn-in of every GPU of the host has this verdict; warn"
     " accepts PASS, too.",
 )
+@click.option(
+    "--level",
+    type=Word(LEVELS),
+    help="With --require: that burn-in was of this level, or of a plan with at least its work.",
+)
+@options.duration("--max-age", "max_age_s", "With --require: it ended this long ago at most.")
 @click.option(
     "--gpus",
     "selected",
@@ -108,6 +90,8 @@ def command(
     reason: str | None,
     outcome: str | None,
     required: str | None,
+    level: str | None,
+    max_age_s: float | None,
     selected: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -119,7 +103,11 @@ def command(
     none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
-    last burn-in: 1 as above, 3 if one has another verdict or none, or is lost.
+    last burn-in: 1 as above, 3 if one has another verdict or none, is lost or cannot be read.
+    `--level` leaves out burn-ins with less work than that level, `--max-age` older ones.
+
+    A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
+    least the work of the plan that failed.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -133,6 +121,7 @@ def command(
     """
     if not simulated and not (socket or os.environ.get(SOCKET_VARIABLE)):
         options.warn_of_simulated_gpus()
+    requirement = _requirement(required, level, max_age_s)
     if (npd or acknowledged) and (required or selected):
         raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
     if acknowledged or reason is not None or outcome is not None:
@@ -141,8 +130,8 @@ def command(
                 "--acknowledge and --reason need each other, and exclude --npd;"
                 " --outcome needs both of them"
             )
-        state, sockets = _places(socket, simulated=simulated)
-        path, cards = state / verified_store.NAME, _cards(state, sockets)
+        state, sockets = places_of(socket, simulated=simulated)
+        path, cards = state / verified_store.NAME, cards_of(state, sockets)
         became = None if outcome is None else RepairOutcome(outcome)
         done = acknowledge(acknowledged, reason, cards, sockets, path, became)
         return options.outcome(done).show(as_json=as_json)
@@ -150,40 +139,40 @@ def command(
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
         return _print_npd(socket, simulated=simulated)
-    cards = _cards(*_places(socket, simulated=simulated))
-    if required is not None:
-        cards = _of_the_host(cards, simulated_folder(chosen=simulated))
+    least = None if requirement is None else requirement.work
+    cards = cards_of(*places_of(socket, simulated=simulated), least)
+    if requirement is not None:
+        cards = cards_of_host(cards, simulated_folder(chosen=simulated))
     if selected:
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
-    unmet = [card for card in cards if not _meets(card, required)]
+    unmet = {card.uuid: why for card in cards if (why := why_unmet(card, requirement)) is not None}
     code = ExitCode.INCOMPLETE if unmet or not cards else ExitCode.OK
-    code = ExitCode.FAIL if any(map(_is_suspect, cards)) else code
-    plain = {"gpus": [_plain(card) for card in cards], "unmet": [card.uuid for card in unmet]}
+    code = ExitCode.FAIL if any(map(is_suspect, cards)) else code
+    plain = {"gpus": [_plain(card) for card in cards], "unmet": list(unmet)}
+    shown = [] if requirement is None else [card for card in cards if card.uuid in unmet]
     lines = itertools.chain(
         _lines(cards),
-        (f"--require {required}: {_standing(card)}" for card in unmet if required is not None),
+        (
+            f"{requirement}: {': '.join(filter(None, (_standing(card), unmet[card.uuid])))}"
+            for card in shown
+        ),
     )
     return options.Printed(json=plain, lines=lines, code=code).show(as_json=as_json)
 
 
-# --- what is known ---------------------------------------------------------------------------
+def _requirement(
+    required: str | None, level: str | None, max_age_s: float | None
+) -> Requirement | None:
+    """Build what is required, or None without ``--require``."""
+    if required is not None:
+        return Requirement(name=required, level=level, max_age_s=max_age_s)
+    if level is not None or max_age_s is not None:
+        raise click.UsageError("--level and --max-age need --require")
+    return None
 
 
-def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
-    """Find the state directory, and the sockets of the daemons that share it.
-
-    Raises:
-        SentinelError: They cannot be found.
-    """
-    folder = simulated_folder(chosen=simulated)
-    state = find_shared(folder, socket)
-    if socket is not None:
-        return state, [socket]
-    sockets = daemons_sharing(state, folder)
-    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
-        sockets.append(locate(None, folder).socket)
-    return state, list(dict.fromkeys(sockets))
+# --- output ----------------------------------------------------------------------------------
 
 
 def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
@@ -196,150 +185,10 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
     return folder is not None
 
 
-def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
-    """Join what running daemons know of their GPUs with what is stored of all, by index.
-
-    Raises:
-        ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
-            daemon reports it. Or a missing report cannot be written.
-    """
-    try:
-        _write_missing_reports(state)
-        verdicts = last_verdicts(report_paths(state))
-    except OSError as error:
-        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
-    present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
-    otherwise = False if present else None
-    try:
-        cards = _stored(state / verified_store.NAME, present=otherwise)
-    except ConfigError:
-        if not present:
-            raise
-        cards = {}
-    for socket, gpu in present:
-        known = cards.get(gpu.uuid)
-        cards[gpu.uuid] = _Card(
-            uuid=gpu.uuid,
-            index=gpu.index,
-            serial=gpu.serial,
-            present=True,
-            name=gpu.name,
-            verified=gpu.verified or (known.verified if known is not None else None),
-            socket=socket,
-            seen=known.seen if known is not None else 0.0,
-        )
-    for uuid, last in verdicts.items():
-        card = cards.get(uuid) or _Card(
-            uuid=uuid, index=last.index, serial=last.serial, present=otherwise, name=last.model
-        )
-        ended = 0.0 if last.ended is None else last.ended.timestamp()
-        cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
-    return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
-
-
-def _write_missing_reports(state: Path) -> None:
-    """Judge each burn-in of this user that has begun, and whose record was cut off.
-
-    Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
-
-    Raises:
-        ConfigError: A report cannot be written.
-        OSError: The folder cannot be read.
-    """
-    for header in (state / verified_store.RUNS).glob("*/run.json"):
-        run = RunFolder(path=header.parent)
-        own = not run.report.exists() and header.stat().st_uid == os.getuid()
-        if not own or run.is_recorded or not run.event_count():
-            continue
-        with run.locked():
-            try:
-                judged = judge_run(run, load_thresholds(thresholds_of(run)).node)
-            except (ConfigError, click.UsageError) as error:
-                what = f"{run.path} was cut off, and cannot be judged: {error}"
-                click.echo(f"sentinel: warning: {what}", err=True)
-                continue
-            write_reports(run, judged)
-            ended = run.events.stat().st_mtime
-            os.utime(run.report, (ended, ended))  # the order of the runs is that of their ends
-
-
-def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:
-    """List the GPUs of a running daemon; nothing without one."""
-    try:
-        return connect(socket).status().gpus
-    except SentinelError:
-        return ()
-
-
-def _stored(path: Path, *, present: bool | None) -> dict[str, _Card]:
-    """Read what the last daemon has stored, by UUID.
-
-    Raises:
-        ConfigError: The file is invalid.
-    """
-    try:
-        stored = verified_store.read(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no file of verified work: {error}") from None
-    return {
-        uuid: _Card(
-            uuid=uuid,
-            index=one.index,
-            serial=one.serial,
-            present=present,
-            name=one.name,
-            verified=verified_store.proof_of(one),
-            seen=max(one.daemon, one.last or 0.0),
-        )
-        for uuid, one in stored.items()
-    }
-
-
-def _of_the_host(cards: Sequence[_Card], simulated: Path | None) -> list[_Card]:
-    """Select the GPUs that the host has now, also those of which nothing is known.
-
-    Raises:
-        DriverUnavailableError: They cannot be listed.
-    """
-    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
-
-    found = read_counters(simulated)
-    if found.driver_error is not None:
-        raise DriverUnavailableError(f"no GPU can be read: {found.driver_error}")
-    known = {card.uuid: card for card in cards}
-    here = []
-    for gpu in found.counters:
-        uuid = gpu.uuid or f"lost: {gpu.lost}"
-        card = _Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
-        card = known.get(uuid, card)
-        here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=gpu.lost))
-    return here
-
-
-def _meets(card: _Card, required: str | None) -> bool:
-    """Check whether a GPU was tested, or has a required verdict and no fault."""
-    if required is None:
-        return not card.untested
-    accepted = card.burnin is not None and card.burnin.verdict in _REQUIRED[required]
-    return accepted and card.lost is None and not _is_suspect(card)
-
-
-def _is_suspect(card: _Card) -> bool:
-    """Check whether a card has shown a fault."""
-    burnin = card.burnin
-    verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
-    return proven_fault(verdict, plan, card.verified) is not None
-
-
-# --- output ----------------------------------------------------------------------------------
-
-
 def _print_npd(socket: str | None, *, simulated: bool) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        cards = _cards(*_places(socket, simulated=simulated))
+        cards = cards_of(*places_of(socket, simulated=simulated))
     except SentinelError as error:
         print(npd_line(str(error)))
         return NPD_UNKNOWN
@@ -347,11 +196,14 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
     # one, a card whose place another one has had since may be gone: its fault is not known.
     here = [card for card in cards if card.present] or cards
     latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
-    faulty = [card for card in here if _is_suspect(card) and latest[card.index] is card]
+    faulty = [card for card in here if is_suspect(card) and latest[card.index] is card]
     unproved = [
         card
         for card in here
-        if card.burnin is None or card.burnin.verdict not in _ACCEPTED or _is_suspect(card)
+        if card.burnin is None
+        or card.burnin.verdict not in ACCEPTED
+        or card.burnin.no_proof is not None
+        or is_suspect(card)
     ]
     shown = faulty or unproved
     if not here:
@@ -366,7 +218,7 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
     return 1 if faulty else NPD_UNKNOWN
 
 
-def _standing(card: _Card) -> str:
+def _standing(card: Card) -> str:
     """Name a card and why it is not accepted; its identity is first, since the line may be cut."""
     name = f"GPU {'?' if card.index is None else card.index} {card.uuid[:12]}"
     proof, burnin = card.verified, card.burnin
@@ -379,7 +231,7 @@ def _standing(card: _Card) -> str:
     return f"{name}: {'not burned in' if burnin is None else f'{burnin.verdict} {burnin.plan}'}"
 
 
-def _plain(card: _Card) -> dict[str, Any]:
+def _plain(card: Card) -> dict[str, Any]:
     """Return a card as JSON values."""
     return {
         "uuid": card.uuid,
@@ -392,7 +244,7 @@ def _plain(card: _Card) -> dict[str, Any]:
     }
 
 
-def _lines(cards: Sequence[_Card]) -> Iterator[str]:
+def _lines(cards: Sequence[Card]) -> Iterator[str]:
     """Yield the table of the cards, and what was acknowledged."""
     if not cards:
         yield "untested: nothing is known of any GPU; to test all of them: sentinel burnin"
@@ -404,6 +256,8 @@ def _lines(cards: Sequence[_Card]) -> Iterator[str]:
     )
     yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
+        if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
+            yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:
             name = card.uuid if card.index is None else f"GPU {card.index}"
             count = format_count(results.errors + results.findings, "wrong result")
@@ -420,7 +274,7 @@ def _hours(seconds: float) -> str:
     return f"{hours:,.1f} h" if hours >= 1 else format_duration(round(seconds))
 
 
-def _row(card: _Card) -> tuple[str, ...]:
+def _row(card: Card) -> tuple[str, ...]:
     proof, burnin = card.verified, card.burnin
     verdict = "untested" if card.untested else "none"
     if burnin is not None:

@@ -78,7 +78,7 @@ def _levels(_: click.Context) -> _Rows:
 
 def _runs(_: click.Context) -> _Rows:
     from sentinel.host.daemon_lookup import find_shared
-    from sentinel.host.verified_store import RUNS
+    from sentinel.host.last_verdicts import RUNS
 
     with contextlib.suppress(OSError, SentinelError):
         names = sorted((run.name for run in (find_shared() / RUNS).iterdir()), reverse=True)

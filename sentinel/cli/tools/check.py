@@ -16,7 +16,7 @@ import click
 from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
-from sentinel.burnin.checks.node_checks import NodeReport, judge_node
+from sentinel.burnin.checks.node_checks import GpuReport, NodeReport, judge_node
 from sentinel.cli.display.output import (
     color_option,
     print_json,
@@ -245,7 +245,7 @@ def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[s
     error = report.driver_error
     notes = [f"other GPUs cannot be checked: {error}"] if error is not None else []
     rows = [
-        (f"GPU {gpu.counters.index}", gpu.status, [printable(gpu.counters.name or "?")], gpu.checks)
+        (f"GPU {gpu.counters.index}", gpu.status, list(_name_of(gpu)), gpu.checks)
         for gpu in report.gpus
     ]
     rows.append(("node", report.status, [_counts(report), *notes], report.node))
@@ -260,6 +260,14 @@ def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[s
         yield from (f"{indent}{line}" for line in rest)
     if report.status is not Status.PASS:
         yield "-v shows each check, its rule and what to do."
+
+
+def _name_of(gpu: GpuReport) -> Iterator[str]:
+    """Yield the model of a GPU, and what could not be read of it."""
+    yield printable(gpu.counters.name or "?")
+    # If nothing was read, the checks that were not tested say it.
+    if gpu.why_unread != gpu.counters.why_unread:
+        yield printable(gpu.why_unread or "")
 
 
 def _not_passed(checks: Sequence[CheckResult]) -> Iterator[str]:
@@ -285,6 +293,7 @@ def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[s
         yield ""
     for gpu in report.gpus:
         yield f"{_title(gpu.counters)}: {_styled(gpu.status, gpu.status.value, colour=colour)}"
+        yield from textwrap.wrap(printable(gpu.why_unread or ""), width)
         yield from _rows(gpu.checks, colour=colour, width=width)
         yield ""
     if report.driver_error is not None:
@@ -313,9 +322,7 @@ def _rows(results: Sequence[CheckResult], *, colour: bool, width: int) -> Iterat
         indent = _STATUS_WIDTH + _CHECK_WIDTH + _VALUE_WIDTH
         first, *rest = textwrap.wrap(rule, width - indent, break_on_hyphens=False) or [""]
         yield f"{status}{result.id:<{_CHECK_WIDTH}}{printable(value):<{_VALUE_WIDTH - 1}} {first}"
-        bad = result.status not in {Status.PASS, Status.NOT_APPLICABLE}
-        notes = [result.evidence] if bad or result.status is Status.PASS else []
-        notes += [f"do: {result.action}"] if result.action else []
+        notes = [result.evidence, f"do: {result.action}" if result.action else ""]
         lines = [
             line
             for note in notes

@@ -19,8 +19,9 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import read_object
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
+from sentinel.host.last_verdicts import RUNS
 from sentinel.host.lookups import USER_NAMES
-from sentinel.host.verified_store import RUNS, StoredWork
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon

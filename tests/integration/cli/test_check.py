@@ -115,6 +115,17 @@ def test_a_gpu_that_crashes_the_driver_fails_alone(check: Check, registry: Regis
     assert "crashed the process (SIGABRT)" in found[0]["checks"][0]["evidence"]
 
 
+def test_each_check_that_is_not_applicable_has_its_reason(check: Check) -> None:
+    found = json.loads(check("--json")[1])
+    results = [*found["node"], *(one for gpu in found["gpus"] for one in gpu["checks"])]
+    reasons = {one["evidence"] for one in results if one["status"] == "n/a"}
+    assert "" not in reasons
+    _, out, _ = check("-v")
+    text = " ".join(out.split())
+    assert reasons
+    assert all(reason in text for reason in reasons)
+
+
 def test_a_gpu_that_cannot_be_read_makes_the_check_incomplete(
     check: Check, registry: Registry
 ) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -184,6 +185,62 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
         assert "untested" in done.out
     if code == 3 and "--require" in words:
         assert "not burned in" in done.out or verdicts[-1] in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        ("--require pass --level screen", 0, ""),
+        ("--require pass --level standard", 0, ""),
+        ("--require pass --level long", 3, "not burned in: with the work of the level long"),
+        ("--require pass --level soak", 3, "--require pass --level soak: GPU 0"),
+        ("--require pass --max-age 4d", 0, ""),
+        ("--require warn --level standard --max-age 2d", 3, "PASS standard: it ended 72 h"),
+        ("--level long", 2, "need --require"),
+        ("--max-age 4d --npd", 2, "need --require"),
+        ("--require pass --level quick", 2, "not one of screen, standard, long, soak"),
+        ("--require pass --max-age soon", 2, "soon"),
+    ],
+)
+def test_a_script_can_require_a_level_and_a_recent_run(
+    runs: Path, simulated: SimulatedHost, words: str, code: int, why: str
+) -> None:
+    write_report(runs.parent, {simulated.uuid(0): "PASS"})
+    done = invoke("--gpus", "0", *words.split())
+    assert (done.code, why in done.out) == (code, True), done.out
+
+
+def test_a_longer_run_still_counts_after_a_shorter_one(
+    runs: Path, simulated: SimulatedHost
+) -> None:
+    os.utime(write_report(runs.parent, {simulated.uuid(0): "PASS"}, "long", level="long"), (1, 1))
+    write_report(runs.parent, {simulated.uuid(0): "PASS"}, "standard")
+    long = ("--gpus", "0", "--require", "pass", "--level", "long")
+    assert invoke(*long).code == 0
+    write_report(runs.parent, {simulated.uuid(0): "FAIL"}, "screen", level="screen")
+    assert invoke(*long).code == 1, "whatever its level, a FAIL is one"
+
+
+def test_a_fail_that_a_short_run_has_not_taken_back_says_so(runs: Path) -> None:
+    write(runs, "FAIL")
+    os.utime(runs / "run" / "report.json", (1, 1))
+    later = report_of(replace(RUNS["PASS"], seconds=120.0, name="later"), runs / "later")
+    (runs / "later" / "report.json").write_text(json.dumps(later))
+    assert npd()[0] == 1
+    done = invoke()
+    assert done.code == 1
+    assert "the FAIL of example stands: later (N/A) takes nothing back: 48 s of work" in done.out
+    (_, faulty) = json.loads(invoke("--json").out)["gpus"]
+    assert faulty["burnin"]["not_taken_back"] in done.out
+
+
+def test_a_gpu_that_cannot_be_read_now_meets_no_requirement(
+    runs: Path, simulated: SimulatedHost
+) -> None:
+    write_report(runs.parent, {simulated.uuid(0): "PASS"})
+    simulated.registry.inject(simulated.uuid(0), "error")
+    done = invoke("--require", "pass", "--gpus", "0")
+    assert (done.code, "a simulated error" in done.out) == (3, True), done.out
 
 
 def test_a_gpu_that_is_lost_now_meets_no_requirement(runs: Path, simulated: SimulatedHost) -> None:

@@ -15,7 +15,7 @@ import pytest
 from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
-from tests.harness.burnin_run import plan_of
+from tests.harness.burnin_run import FAULTLESS, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost, foreign_process
 from tests.harness.kubernetes_cluster import DEPLOY
@@ -76,7 +76,7 @@ class Acceptance:
 @pytest.mark.usefixtures("fake_torch")
 @pytest.mark.parametrize(
     ("workload", "code", "verdicts"),
-    [("checks_results", 0, {"PASS", "WARN"}), ("faulty", 1, {"FAIL"})],
+    [("checks_results", 0, FAULTLESS), ("faulty", 1, {"FAIL"})],
 )
 def test_an_acceptance_leaves_the_verdict_of_each_gpu(
     simulated: SimulatedHost, workload: str, code: int, verdicts: set[str]

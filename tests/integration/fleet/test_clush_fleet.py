@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import FAULTLESS
 from tests.harness.fleet_harness import Fleet, on_this_host, plan
 from tests.harness.sentinel_process import eventually
 
@@ -20,7 +21,6 @@ needs_clush = pytest.mark.skipif(
 )
 pytestmark = [pytest.mark.long, needs_clush]
 
-PASSED = {"PASS", "WARN"}
 NODES = ("node1", "node2", "node3")
 #: Takes the options of ssh, and gives the command a host name of its own; node9 is not there.
 SSH = """#!/bin/sh
@@ -53,7 +53,7 @@ def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fle
     output = fleet.burnin("--engine", "clush", *words).ends_with(ExitCode.INCOMPLETE)
     for node in NODES:
         report = fleet.report(node)
-        assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
+        assert report["verdict"] in FAULTLESS, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node
     assert fleet.report("node9") is None
     why = "ssh: connect to host node9 port 22: No route to host"
@@ -74,7 +74,7 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
     eventually(lambda: fleet.report("node1") is not None)
     assert fleet.report("node1")["verdict"] == "INCOMPLETE"
     fleet.command("resume", str(fleet.path)).ends_with(ExitCode.OK)
-    assert set(fleet.verdicts(NODES)) <= PASSED
+    assert set(fleet.verdicts(NODES)) <= FAULTLESS
     assert len(fleet.report("node1")["run"]["resumed"]) == 1
 
 

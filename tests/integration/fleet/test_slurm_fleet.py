@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import FAULTLESS
 from tests.harness.fleet_harness import LIMITS, NODE_LIMIT, Fleet, FleetProcess, plan
 from tests.harness.programs import documented_commands
 from tests.harness.sentinel_process import eventually
@@ -24,7 +25,6 @@ from tests.harness.timing import TEST_TIMEOUT_S
 pytestmark = [pytest.mark.long, needs_slurm, pytest.mark.timeout(3 * TEST_TIMEOUT_S)]
 
 #: On a busy host, a stressor works less, or is slow to start, which warns.
-PASSED = {"PASS", "WARN"}
 
 Make = Callable[..., tuple[SlurmCluster, Fleet]]
 
@@ -82,7 +82,7 @@ def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
     starts, ends = [], []
     for node in cluster.nodes:
         report = fleet.report(node)
-        assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
+        assert report["verdict"] in FAULTLESS, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node  # its task was pinned to it
         assert report["thresholds_overridden"] == NODE_LIMIT
         assert (fleet.path / "nodes" / node / "report.html").exists()
@@ -151,7 +151,7 @@ def test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation(make:
             commands = commands.replace(*words)
         script = cluster.start("sh", "-ec", commands, environment=fleet.environment)
         FleetProcess(script).ends_with(code)
-        assert fleet.report(node)["verdict"] in (PASSED if code == ExitCode.OK else {"FAIL"})
+        assert fleet.report(node)["verdict"] in (FAULTLESS if code == ExitCode.OK else {"FAIL"})
     eventually(lambda: cluster.jobs()[waiting["node1"]] == "COMPLETED")
     assert cluster.jobs()[waiting["node2"]] == "PENDING"
     kept = cluster.run("scontrol", "show", "reservation").stdout
@@ -174,8 +174,8 @@ def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(ma
     run.ends_with(ExitCode.INCOMPLETE)
     assert "given up, since their tasks cannot begin: node3" in run.output
     one, two, three = (fleet.report(node) for node in cluster.nodes)
-    assert one["verdict"] in PASSED
-    assert two["verdict"] in PASSED, two["gpus"][0]["reasons"]
+    assert one["verdict"] in FAULTLESS
+    assert two["verdict"] in FAULTLESS, two["gpus"][0]["reasons"]
     assert len(two["run"]["resumed"]) == 1
     assert fleet.progress("node2")["attempt"] > 1
     assert three is None
@@ -193,7 +193,7 @@ def test_a_partition_of_the_network_that_heals_costs_time_alone(make: Make) -> N
     eventually(lambda: is_requeued(cluster, fleet, "node2"))
     cluster.net("node2", up=True)
     run.ends_with(ExitCode.OK)
-    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+    assert set(fleet.verdicts(cluster.nodes)) <= FAULTLESS
 
 
 def test_a_real_job_pre_empts_a_node_which_goes_on_afterwards(make: Make) -> None:
@@ -209,7 +209,7 @@ def test_a_real_job_pre_empts_a_node_which_goes_on_afterwards(make: Make) -> Non
     begin_again(cluster, fleet, "node1")
     run.ends_with(ExitCode.OK)
     report = fleet.report("node1")
-    assert report["verdict"] in PASSED
+    assert report["verdict"] in FAULTLESS
     assert len(report["run"]["resumed"]) == 1
 
 
@@ -250,7 +250,7 @@ def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None
     run.wait_for(f"{last}  waiting  {held}")
     run.ends_with(ExitCode.INCOMPLETE)
     assert f"given up, since their tasks cannot begin: {last}" in run.output
-    assert fleet.report(first)["verdict"] in PASSED
+    assert fleet.report(first)["verdict"] in FAULTLESS
     why = f"given up after 1 s: {held}; its task stays in the queue"
     assert f"it has no report: {why}" in run.output
     assert cluster.jobs()[job] == "PENDING"
@@ -258,7 +258,7 @@ def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None
     assert why in output
     cluster.run("scontrol", "release", job)
     fleet.watch().ends_with(ExitCode.OK)
-    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+    assert set(fleet.verdicts(cluster.nodes)) <= FAULTLESS
 
 
 def test_a_task_that_slurm_holds_since_it_could_not_begin_goes_on_once_it_is_released(
@@ -275,7 +275,7 @@ def test_a_task_that_slurm_holds_since_it_could_not_begin_goes_on_once_it_is_rel
     cluster.run("scontrol", "release", fleet.run_file()["tasks"]["node2"])
     begin_again(cluster, fleet, "node2")
     run.ends_with(ExitCode.OK)
-    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+    assert set(fleet.verdicts(cluster.nodes)) <= FAULTLESS
 
 
 def test_a_run_that_is_forged_ends_no_job_of_others(make: Make, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_run_survives_its_controller_and_its_terminal(make: Make) -> None:
     watch.ends_with(ExitCode.INTERRUPTED)
     assert f"to watch it: sentinel fleet report --watch {fleet.path}" in watch.output
     fleet.watch().ends_with(ExitCode.OK)
-    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+    assert set(fleet.verdicts(cluster.nodes)) <= FAULTLESS
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from sentinel.api import stores
 from sentinel.api.bodies import ProblemError
 from sentinel.api.stores import BurninVerdicts, VerifiedTotal
 from sentinel.host import verified_store
-from sentinel.host.verified_store import MAX_RUNS, StoredWork
+from sentinel.host.last_verdicts import MAX_RUNS
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 from tests.harness.burnin_report import ENDED, write_report
 from tests.harness.sentinel_process import eventually

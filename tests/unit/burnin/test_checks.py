@@ -880,11 +880,16 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     dead = replace(bridged, nvlinks=none.nvlinks)
     assert judged(dead, replace(dead, index=1)).evidence.endswith("no bridge, or all are down")
     assert judged(dead, replace(dead, index=1)).status is ABSENT
-    assert judged(none, replace(none, index=1)).status is WARN
     # One of two pairs with a bridge: the other two have no links at all, and none is missing.
     pair = replace(PEER, index=2), replace(PEER, index=3)
     assert judged(PEER, replace(none, index=1), *pair).status is PASS
     assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
+    down = judged(none, replace(none, index=2))
+    why = (
+        f"0 of {len(LINKS)} links active, as on all GPUs of this model: no bridge, or all are down"
+    )
+    # A board on which each link is used, so they should not be.
+    assert (down.status, down.evidence) == (WARN, why)
     # All its peers have links: it lost all of its own.
     assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
 

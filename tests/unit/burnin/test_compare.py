@@ -74,5 +74,5 @@ def test_gpus_of_one_run_only_are_listed(tmp_path: Path) -> None:
 
 
 def test_different_plans_are_pointed_out(tmp_path: Path) -> None:
-    _, text = compared(ExampleRun(), ExampleRun(seconds=120.0), tmp_path)
+    _, text = compared(ExampleRun(), ExampleRun(seconds=240.0), tmp_path)
     assert "The plans differ" in text

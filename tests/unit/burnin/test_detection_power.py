@@ -29,7 +29,7 @@ KEY = GoldenKey(
 )
 KINDS = {"single bit": 37, "several bits": 31, "every 32nd element": 31, "NaN or infinite": 1}
 #: When the steady phase of the example begins, and its last one, in seconds.
-STEADY_AT, COPY_AT = 33.0, 63.0
+STEADY_AT, COPY_AT = 66.0, 126.0
 
 Row = dict[str, Any]
 

@@ -14,10 +14,10 @@ from sentinel.burnin.checks.node_checks import FAILED, PASSED, NodeReport, judge
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import to_json
 from sentinel.protocol.api_types import GpuProof
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import READ_FIELDS, Counters
 from tests.harness.check_evidence import HEALTHY
 
-SECOND = replace(HEALTHY, index=1, uuid="GPU-2")
+SECOND = replace(HEALTHY, index=1, uuid="GPU-2", serial="2")
 BLIND = Counters(uuid="", index=2, name="", at=0.0).unread("no permission\nat | all")
 
 
@@ -31,6 +31,15 @@ FAULTY_NODE = judged(
     replace(HEALTHY, remap_failed=True), replace(SECOND, lost="gone | forever\n" * 20), BLIND
 )
 UNTESTED = judged(BLIND)
+#: A card of which every call fails but that for the banks, which warn.
+UNREAD = judged(
+    HEALTHY,
+    replace(
+        Counters(uuid="GPU-2", index=1, name=HEALTHY.name, at=0.0, remap_banks_low=2),
+        failed=dict.fromkeys(set(READ_FIELDS) - {"remap_banks_low"}, "ERR!"),
+    ),
+)
+LOST = judged(replace(HEALTHY, lost="nvmlDeviceGetTemperature did not return within 10 s"))
 EMPTY = judged()
 #: Neither NVML nor the PCI bus has a GPU.
 GONE = judge_node((), Thresholds(), pci_devices=())
@@ -47,9 +56,17 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
             1,
             2,
             1,
-            "GPU CRITICAL - GPU 0: memory.remap_failed = 1, GPU 1: gpu.lost = lost",
+            "GPU CRITICAL - GPU 0: memory.remap_failed = 1, GPU 1: gpu.lost = lost (gone / forever",
         ),
         (UNTESTED, 3, 3, 2, "GPU UNKNOWN - GPU 2: no permission at / all | gpus=1 "),
+        (
+            UNREAD,
+            3,
+            3,
+            2,
+            "GPU UNKNOWN - GPU 1: could not be read: memory errors, temperature, ",
+        ),
+        (LOST, 1, 2, 1, "GPU CRITICAL - GPU 0: gpu.lost = lost (nvmlDeviceGetTemperature did not"),
         (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (GONE, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (NO_DRIVER, 2, 3, 2, "GPU UNKNOWN - there is no driver / here xxx"),

@@ -186,7 +186,7 @@ def test_stripes_are_held_one_after_the_other_and_add_up_to_no_more_than_the_mem
 def test_an_interruption_in_text_has_its_time(tmp_path: Path) -> None:
     run = judged(ExampleRun(interrupted={0: "python"}), tmp_path / "run")
     text = FORMATS["text"](run, report_object(run))
-    assert "\n            1 interruption, 3 s in all: a foreign process (python)\n" in text
+    assert "\n            1 interruption, 6 s in all: a foreign process (python)\n" in text
 
 
 def test_more_passes_than_were_needed_are_no_share_of_them(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_the_page_has_the_phases_the_absences_and_the_curves_for_its_script(
     assert [one["key"] for one in first["curves"]] == ["heat", "power", "clock", "rate"]
     assert [name for *_, name, _ in first["phases"]] == ["1 memory", "2 steady", "3 copy"]
     assert [why for *_, why in first["away"]] == [
-        "interrupted by a foreign process (python) for 3 s"
+        "interrupted by a foreign process (python) for 6 s"
     ]
     assert second["away"] == []
     assert first["seconds"] >= sum(first["curves"][0]["steps"]) > 0.9 * first["seconds"]

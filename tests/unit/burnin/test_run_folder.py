@@ -29,7 +29,7 @@ from sentinel.burnin.run_folder import (
 )
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
-from sentinel.host import verified_store
+from sentinel.host import last_verdicts
 from sentinel.host.regular_file import locked
 from tests.harness.isolation import STRANGER
 
@@ -69,7 +69,7 @@ def test_runs_that_begin_within_a_second_have_folders_of_their_own(tmp_path: Pat
     folders = [new_folder(tmp_path, plan).path for _ in range(20)]
     assert register(RunFolder(path=tmp_path / "elsewhere"), tmp_path, plan) is None
     assert len({*folders}) == 20
-    assert len(list((tmp_path / verified_store.RUNS).iterdir())) == 21
+    assert len(list((tmp_path / last_verdicts.RUNS).iterdir())) == 21
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="Not a directory"):
         new_folder(tmp_path / "file", plan)
@@ -256,7 +256,7 @@ def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
 def test_the_report_of_another_user_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verified_store, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(last_verdicts, "getuid", lambda: os.geteuid() + 1)
     assert found(tmp_path, report()) == {}
 
 

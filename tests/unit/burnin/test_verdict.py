@@ -12,9 +12,16 @@ import pytest
 
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.report import judge_run
-from sentinel.burnin.verdict import MAX_BYTES, Verdict, judge_gpu, judge_node, verdict_summary
+from sentinel.burnin.verdict import (
+    MAX_BYTES,
+    MIN_CHECKED_S,
+    Verdict,
+    judge_gpu,
+    judge_node,
+    verdict_summary,
+)
 from sentinel.config.plan import Plan
 from sentinel.protocol.counters import Counters
 from tests.harness.check_evidence import HEALTHY, STEADY, Run
@@ -24,6 +31,22 @@ PLAN = Plan(name="test", phases=(STEADY,))
 SCREEN = replace(PLAN, screen=True)
 MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
 LOW_POWER = {"power_w": 300.0}
+
+
+class Short(Run):
+    """A run that is complete, and whose results were checked for less than a PASS needs."""
+
+    def record(self, index: int = 0) -> GpuRecord:
+        found = super().record(index)
+        for phase in found.phases:
+            if phase.phase.checked:
+                seconds = (MIN_CHECKED_S - 1) / len(found.phases)
+                phase.phase = replace(phase.phase, seconds=min(phase.phase.seconds, seconds))
+                phase.work = {**phase.work, "seconds": seconds, "longest": seconds}
+        return found
+
+
+SHORT = Short()
 
 
 def verdict(run: Run, plan: Plan = PLAN, *, complete: bool = True) -> Verdict:
@@ -44,6 +67,9 @@ def verdict(run: Run, plan: Plan = PLAN, *, complete: bool = True) -> Verdict:
         (lambda: verdict(Run(read=LOW_POWER), complete=False), Verdict.INCOMPLETE),
         (lambda: verdict(Run(read=LOW_POWER)), Verdict.WARN),
         (lambda: verdict(Run(), SCREEN), Verdict.NOT_APPLICABLE),
+        (lambda: verdict(SHORT), Verdict.NOT_APPLICABLE),
+        (lambda: verdict(replace(SHORT, read=LOW_POWER)), Verdict.WARN),
+        (lambda: verdict(replace(SHORT, events=(MISMATCH,))), Verdict.FAIL),
         (lambda: verdict(Run(checks=0)), Verdict.INCOMPLETE),
     ],
 )
@@ -85,12 +111,28 @@ def test_an_optional_phase_is_missed_only_if_the_run_was_cut_short(
     optional = replace(STEADY, mandatory=False)
     record = Run(ended=ended).record()
     record.phases[-1] = PhaseRecord(phase=optional, work={"checks": 1, **work})
+    record.phases[0].work = {**record.phases[0].work, "seconds": MIN_CHECKED_S}
     warned = CHECKS.run(Run(read=LOW_POWER).evidence(), Thresholds())
     judged = judge_gpu(record, warned if ended is not None else [], PLAN)
     assert judged.verdict is wanted
     assert (record.cut_short is None) == (wanted is Verdict.PASS)
     if record.cut_short is not None:
         assert "not complete" in judged.reasons[0], "why it is INCOMPLETE is first"
+
+
+@pytest.mark.parametrize(
+    ("run", "plan", "why"),
+    [
+        (Run(), PLAN, None),
+        (Run(), SCREEN, "the plan test is a screen"),
+        (SHORT, PLAN, "44.2 s of work with checked results; a PASS needs 1 min"),
+    ],
+)
+def test_a_run_that_is_too_short_says_why(run: Run, plan: Plan, why: str | None) -> None:
+    found = judge_gpu(run.record(), [], plan)
+    assert (found.too_short or "").startswith(why or "")
+    assert (found.too_short is None) == (why is None)
+    assert found.reasons == (() if found.too_short is None else (found.too_short,))
 
 
 def test_a_node_has_the_worst_verdict_and_an_empty_one_is_no_pass() -> None:

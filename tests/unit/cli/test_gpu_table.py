@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli.daemon import health
+from sentinel.cli.daemon import health, known_cards
 from sentinel.cli.daemon.status import page_address
 from sentinel.cli.display import gpu_table
 from sentinel.client import (
@@ -22,7 +22,7 @@ from sentinel.client import (
     Status,
 )
 from sentinel.errors import AccessDeniedError, ConfigError
-from sentinel.host.verified_store import LastVerdict
+from sentinel.host.last_verdicts import LastVerdict
 from sentinel.protocol.api_types import BurninProgress, GpuProof
 from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
@@ -365,7 +365,7 @@ def test_no_number_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         ended=datetime(2026, 11, 20, 10, tzinfo=UTC),
         run="/runs/1",
     )
-    card = health._Card(
+    card = known_cards.Card(
         uuid="GPU-1",
         serial=None,
         present=False,

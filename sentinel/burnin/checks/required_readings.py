@@ -1,0 +1,105 @@
+"""What must have been read of a GPU before anything is said of its health. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sentinel.burnin.checks import counter_checks, link_checks
+from sentinel.burnin.checks.check import CheckResult, Status, Table, Thresholds
+from sentinel.burnin.checks.evidence import MomentEvidence
+from sentinel.protocol.counters import Counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Checks of one subject; a GPU of which no one could be read is not known to be good."""
+
+    name: str
+    #: Their ids.
+    checks: tuple[str, ...]
+    #: How the names of the counters begin that they read: an idle GPU leaves checks of a link
+    #: untested, too, and was read.
+    counters: tuple[str, ...]
+    why: str
+
+
+#: The groups that every GPU needs, as far as it has them.
+REQUIRED = (
+    Group(
+        name="memory errors",
+        checks=("ecc.uncorrected", "memory.sram_threshold"),
+        counters=("ecc_uncorrected", "sram_"),
+        why="an uncorrectable error is the most frequent fault of a card",
+    ),
+    Group(
+        name="memory repairs",
+        checks=(
+            *("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
+            *("memory.bank_headroom", "memory.retired_pages"),
+        ),
+        counters=("remap", "retire", "retirement", "channel_repair", "tpc_repair", "memory_unrep"),
+        why="they outlast a reset, and decide on the return of a card",
+    ),
+    Group(
+        name="temperature",
+        checks=("temperature.gpu", "temperature.limit"),
+        counters=("temperature_", "maximum_c", "slowdown_"),
+        why="a card without a temperature cannot be protected from heat",
+    ),
+    Group(
+        name="power and clocks",
+        checks=("clocks.hardware_slowdown", "power.limit"),
+        counters=("reasons", "power_limit"),
+        why="a slowdown by the hardware is seen nowhere else",
+    ),
+    Group(
+        name="PCIe link",
+        checks=("pcie.generation", "pcie.width"),
+        counters=("pcie_",),
+        why="a card whose link cannot be read may be off the bus soon",
+    ),
+    Group(
+        name="recovery action",
+        checks=("recovery.action",),
+        counters=("recovery_action",),
+        why="it is the driver's own demand for a reset",
+    ),
+)
+
+_CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
+
+
+def unread_groups(statuses: Mapping[str, Status], failed: Mapping[str, str]) -> dict[str, str]:
+    """Find the groups of which nothing could be read.
+
+    Args:
+        statuses: The results by check.
+        failed: The errors of calls by counter.
+
+    Returns:
+        By the name of the group, the error of its first call that failed.
+    """
+    found = {}
+    for group in REQUIRED:
+        known = {statuses[check] for check in group.checks if check in statuses}
+        error = next((failed[name] for name in failed if name.startswith(group.counters)), None)
+        if error is not None and known - {Status.NOT_APPLICABLE} == {Status.NOT_TESTED}:
+            found[group.name] = error
+    return found
+
+
+def why_unread(counters: Counters, results: Iterable[CheckResult]) -> str | None:
+    """Name what of a GPU could not be read and should have been, or return None."""
+    if counters.why_unread is not None:
+        return counters.why_unread
+    groups = unread_groups({one.id: one.status for one in results}, counters.failed)
+    if not groups:
+        return None
+    return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"
+
+
+def unread(counters: Counters) -> str | None:
+    """Name what of a GPU could not be read and should have been, by checks at one moment."""
+    evidence = MomentEvidence(counters=counters, node=(counters,))
+    return why_unread(counters, _CHECKS.run(evidence, Thresholds()))

@@ -1,0 +1,260 @@
+"""What is known of each GPU: what it has proved, its last verdict, and what a script requires."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+
+from sentinel.burnin.checks.node_checks import proven_fault
+from sentinel.burnin.checks.required_readings import unread
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.levels import find_plan
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.resume import thresholds_of
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.verdict import Verdict
+from sentinel.cli.daemon.acknowledgement import OwnedGpu
+from sentinel.cli.options.setting_options import load_thresholds
+from sentinel.client import connect
+from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.host import verified_store
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
+from sentinel.host.last_verdicts import (
+    RUNS,
+    LastVerdict,
+    Work,
+    last_verdicts,
+    report_paths,
+    work_of,
+)
+from sentinel.protocol.api_types import GpuProof, GpuStatus
+from sentinel.units import format_duration
+
+#: The verdicts that accept a GPU, and those that meet a requirement.
+ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
+REQUIRED = {"pass": frozenset({Verdict.PASS}), "warn": ACCEPTED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """What ``--require`` and its options ask of each GPU."""
+
+    #: The verdict.
+    name: str
+    #: The level whose plan the verdict must be of, or of a longer one; None for any.
+    level: str | None = None
+    #: How long ago the run may have ended, in seconds; None for any time.
+    max_age_s: float | None = None
+
+    @property
+    def work(self) -> Work | None:
+        """What the plan of the verdict must have asked for."""
+        return None if self.level is None else work_of(asdict(find_plan(self.level))["phases"])
+
+    def unmet_by(self, card: Card) -> str | None:
+        """Explain why a GPU does not meet it, or return None."""
+        burnin = card.burnin
+        if burnin is None and self.level is not None:
+            return f"with the work of the level {self.level}"
+        if card.lost is not None or burnin is None or is_suspect(card):
+            return ""
+        if burnin.verdict not in REQUIRED[self.name]:
+            return ""
+        if burnin.no_proof is not None:
+            return burnin.no_proof
+        if self.max_age_s is None:
+            return None
+        if burnin.ended is None:
+            return "when it ended is not known"
+        age = time.time() - burnin.ended.timestamp()
+        is_old = age > self.max_age_s
+        return f"it ended {format_duration(round(age))} ago" if is_old else None
+
+    def __str__(self) -> str:
+        age = None if self.max_age_s is None else format_duration(self.max_age_s)
+        more = {"level": self.level, "max-age": age}
+        flags = (f"--{flag} {value}" for flag, value in more.items() if value is not None)
+        return " ".join((f"--require {self.name}", *flags))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card(OwnedGpu):
+    """What is known of one GPU."""
+
+    name: str | None = None
+    verified: GpuProof | None = None
+    burnin: LastVerdict | None = None
+    #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
+    seen: float = 0.0
+    #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
+    #: the host.
+    lost: str | None = None
+
+    @property
+    def untested(self) -> bool:
+        """Whether no burn-in has judged it, and no result of it was checked."""
+        return self.burnin is None and (self.verified is None or self.verified.last is None)
+
+
+def places_of(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
+    """Find the state directory, and the sockets of the daemons that share it.
+
+    Raises:
+        SentinelError: They cannot be found.
+    """
+    folder = simulated_folder(chosen=simulated)
+    state = find_shared(folder, socket)
+    if socket is not None:
+        return state, [socket]
+    sockets = daemons_sharing(state, folder)
+    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
+        sockets.append(locate(None, folder).socket)
+    return state, list(dict.fromkeys(sockets))
+
+
+def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> list[Card]:
+    """Join what running daemons know of their GPUs with what is stored of all, by index.
+
+    Args:
+        state: The state directory.
+        sockets: Of the daemons that share it.
+        least: The work that the plan of a verdict must have asked for; None for any plan.
+
+    Raises:
+        ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
+            daemon reports it. Or a missing report cannot be written.
+    """
+    try:
+        _write_missing_reports(state)
+        verdicts = last_verdicts(report_paths(state), least)
+    except OSError as error:
+        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
+    present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
+    otherwise = False if present else None
+    try:
+        cards = _stored(state / verified_store.NAME, present=otherwise)
+    except ConfigError:
+        if not present:
+            raise
+        cards = {}
+    for socket, gpu in present:
+        known = cards.get(gpu.uuid)
+        cards[gpu.uuid] = Card(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            serial=gpu.serial,
+            present=True,
+            name=gpu.name,
+            verified=gpu.verified or (known.verified if known is not None else None),
+            socket=socket,
+            seen=known.seen if known is not None else 0.0,
+        )
+    for uuid, last in verdicts.items():
+        card = cards.get(uuid) or Card(
+            uuid=uuid, index=last.index, serial=last.serial, present=otherwise, name=last.model
+        )
+        ended = 0.0 if last.ended is None else last.ended.timestamp()
+        cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
+    return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
+
+
+def _write_missing_reports(state: Path) -> None:
+    """Judge each burn-in of this user that has begun, and whose record was cut off.
+
+    Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
+
+    Raises:
+        ConfigError: A report cannot be written.
+        OSError: The folder cannot be read.
+    """
+    for header in (state / RUNS).glob("*/run.json"):
+        run = RunFolder(path=header.parent)
+        own = not run.report.exists() and header.stat().st_uid == os.getuid()
+        if not own or run.is_recorded or not run.event_count():
+            continue
+        with run.locked():
+            try:
+                judged = judge_run(run, load_thresholds(thresholds_of(run)).node)
+            except (ConfigError, click.UsageError) as error:
+                what = f"{run.path} was cut off, and cannot be judged: {error}"
+                click.echo(f"sentinel: warning: {what}", err=True)
+                continue
+            write_reports(run, judged)
+            ended = run.events.stat().st_mtime
+            os.utime(run.report, (ended, ended))  # the order of the runs is that of their ends
+
+
+def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:
+    """List the GPUs of a running daemon; nothing without one."""
+    try:
+        return connect(socket).status().gpus
+    except SentinelError:
+        return ()
+
+
+def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
+    """Read what the last daemon has stored, by UUID.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
+    try:
+        stored = verified_store.read(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of verified work: {error}") from None
+    return {
+        uuid: Card(
+            uuid=uuid,
+            index=one.index,
+            serial=one.serial,
+            present=present,
+            name=one.name,
+            verified=verified_store.proof_of(one),
+            seen=max(one.daemon, one.last or 0.0),
+        )
+        for uuid, one in stored.items()
+    }
+
+
+def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
+    """Select the GPUs that the host has now, also those of which nothing is known.
+
+    Raises:
+        DriverUnavailableError: They cannot be listed.
+    """
+    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
+
+    found = read_counters(simulated)
+    if found.driver_error is not None:
+        raise DriverUnavailableError(f"no GPU can be read: {found.driver_error}")
+    known = {card.uuid: card for card in cards}
+    here = []
+    for gpu in found.counters:
+        uuid = gpu.uuid or f"lost: {gpu.lost}"
+        card = Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
+        card = known.get(uuid, card)
+        lost = gpu.lost or unread(gpu)
+        here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=lost))
+    return here
+
+
+def why_unmet(card: Card, requirement: Requirement | None) -> str | None:
+    """Explain why a GPU was not tested or does not meet a requirement; None if all is well."""
+    if requirement is None:
+        return "" if card.untested else None
+    return requirement.unmet_by(card)
+
+
+def is_suspect(card: Card) -> bool:
+    """Check whether a card has shown a fault."""
+    burnin = card.burnin
+    verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
+    return proven_fault(verdict, plan, card.verified) is not None

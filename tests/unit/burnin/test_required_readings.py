@@ -1,0 +1,68 @@
+"""What must have been read of a GPU: a group of checks that could not be read is no pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.burnin.checks.check import Status, Thresholds
+from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.required_readings import REQUIRED, Group, unread
+from sentinel.protocol.counters import READ_FIELDS, Counters
+from tests.harness.check_evidence import HEALTHY
+
+GROUPS = pytest.mark.parametrize("group", REQUIRED, ids=lambda group: group.name)
+IDLE = replace(HEALTHY, reasons=("gpu_idle",), sm_clock_mhz=345)
+
+
+def without(fields: list[str], *, failed: bool = True) -> Counters:
+    """Build a GPU of which calls fail, or do not exist."""
+    gone = replace(HEALTHY, **dict.fromkeys(fields))  # type: ignore[arg-type]
+    return replace(gone, failed=dict.fromkeys(fields, "unknown error")) if failed else gone
+
+
+def fields_of(group: Group) -> list[str]:
+    return [field for field in READ_FIELDS if field.startswith(group.counters)]
+
+
+def status(gpu: Counters) -> Status:
+    return judge_node([gpu], Thresholds()).status
+
+
+@GROUPS
+def test_a_group_that_could_not_be_read_is_named_and_no_pass(group: Group) -> None:
+    gpu = without(fields_of(group))
+    assert status(gpu) is Status.NOT_TESTED
+    assert unread(gpu) == f"could not be read: {group.name}: unknown error"
+    assert status(replace(gpu, recovery_action="gpu_reset", failed={})) is Status.FAIL
+
+
+@GROUPS
+def test_what_a_model_does_not_have_is_not_required(group: Group) -> None:
+    gpu = without(fields_of(group), failed=False)
+    assert (status(gpu), unread(gpu)) == (Status.PASS, None)
+
+
+@pytest.mark.parametrize(
+    "field", ["temperature_margin_c", "remap_failed", "power_limit_w", "vbios"]
+)
+def test_one_unreadable_sensor_is_a_pass(field: str) -> None:
+    gpu = without([field])
+    assert (status(gpu), unread(gpu)) == (Status.PASS, None)
+
+
+def test_an_idle_link_was_read() -> None:
+    results = {one.id: one.status for one in judge_node([IDLE], Thresholds()).gpus[0].checks}
+    assert {results["pcie.width"], results["pcie.generation"]} == {Status.NOT_TESTED}
+    assert (status(IDLE), unread(IDLE)) == (Status.PASS, None)
+
+
+def test_of_a_gpu_that_cannot_be_read_at_all_the_reason_is_said() -> None:
+    assert unread(HEALTHY.unread("no permission")) == "no permission"
+    assert status(HEALTHY.unread("no permission")) is Status.NOT_TESTED
+
+
+def test_the_table_names_checks_that_exist() -> None:
+    assert {check for group in REQUIRED for check in group.checks} <= MOMENT.ids
+    assert all(group.why for group in REQUIRED)
