@@ -16,7 +16,14 @@ from typing import IO, Any
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.record import LAST, LOST
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
-from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, reopen
+from sentinel.burnin.run_folder import (
+    RunFolder,
+    complete,
+    last_moment,
+    new_run,
+    prepare,
+    reopen,
+)
 from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client
@@ -119,7 +126,8 @@ def record_run(
             stack.callback(_close, events)
             samples = folder.appended(folder.samples)
             stack.callback(_close, samples)
-            kernel = stack.enter_context(KernelLog())
+            since = last_moment(folder) if request.text is None else None
+            kernel = stack.enter_context(KernelLog(since=since))
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
             run = client.start_burnin(

@@ -331,6 +331,16 @@ def reopen(
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
+def last_moment(folder: RunFolder) -> float:
+    """Find when the last event or sample of a run was recorded, by the monotonic clock.
+
+    Raises:
+        ConfigError: A file is invalid.
+    """
+    rows = (row for path in (folder.events, folder.samples) for row in lines(path))
+    return max((float(row["at"]) for row in rows), default=0.0)
+
+
 def _mend(folder: RunFolder, before: CountersResult) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
@@ -342,8 +352,6 @@ def _mend(folder: RunFolder, before: CountersResult) -> None:
         drop_torn_line(path)
     counters = read_object(folder.counters)
     unread = counters.get("kernel_log_error")
-    if "after" not in counters:
-        unread = unread or "a part of the run was cut off"
     again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
     names = (
         *("before", "pci_devices", "selected", "known", "host_before"),

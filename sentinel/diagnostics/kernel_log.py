@@ -38,7 +38,7 @@ class KernelRecord:
 def read_past(path: str = KMSG) -> tuple[list[KernelRecord], str | None]:
     """Read the records that the kernel still has, and why that failed or None."""
     found: list[KernelRecord] = []
-    with KernelLog(path, past=True) as log:
+    with KernelLog(path, since=0.0) as log:
         for _ in range(_MAX_READS):
             records = log.read()
             found += records
@@ -48,20 +48,23 @@ def read_past(path: str = KMSG) -> tuple[list[KernelRecord], str | None]:
 
 
 class KernelLog:
-    """The records that are written from the opening on, or since the start of the host.
+    """The records that are written from the opening on, or from an earlier moment on.
 
     Args:
         path: The device.
-        past: Whether to begin with the oldest record that the kernel still has.
+        since: The moment by the monotonic clock: 0.0 for all that the kernel still has. That it
+            has none from before another moment is an error, since some may be missing.
     """
 
-    def __init__(self, path: str = KMSG, *, past: bool = False) -> None:
+    def __init__(self, path: str = KMSG, *, since: float | None = None) -> None:
+        self._since = since or 0.0
+        self._reached = since is None or since == 0.0
         #: Why the log cannot be read, or None. A reader that was overtaken misses records.
         self.error: str | None = None
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if not past:
+            if since is None:
                 os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             self._fail(f"{path} cannot be read: {error.strerror}")
@@ -107,7 +110,14 @@ class KernelLog:
                 return
             if not raw:
                 return
-            yield _parse(raw)
+            record = _parse(raw)
+            if record.at < self._since:
+                self._reached = True
+                continue
+            if not self._reached:
+                self._reached = True
+                self.error = "the kernel's log of the time between two parts is not whole any more"
+            yield record
 
     def _fail(self, why: str) -> None:
         self.error = why

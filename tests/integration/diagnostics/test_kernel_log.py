@@ -155,3 +155,19 @@ def _write(text: str) -> None:
         Path(KMSG).write_text(f"<7>{text}\n")
     except OSError as error:
         pytest.skip(f"{KMSG} cannot be written: {error}")
+
+
+@pytest.mark.parametrize(("since", "whole"), [(0.0, True), (2.5, True), (0.5, False)])
+def test_a_reader_of_the_past_says_if_its_beginning_is_not_there_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, since: float, whole: bool
+) -> None:
+    """The times are seconds; the oldest record that is left is of the first second."""
+    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic())
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    raw = iter([*(b"6,1,%d000000,-;text" % second for second in range(1, 5)), b""])
+    monkeypatch.setattr(kernel_log, "_read_record", lambda _: next(raw))
+    (tmp_path / "kmsg").touch()
+    with KernelLog(str(tmp_path / "kmsg"), since=since) as log:
+        found = [record.at for record in log.read()]
+        assert found == [at for at in (1.0, 2.0, 3.0, 4.0) if at >= since]
+        assert (log.error is None) is whole

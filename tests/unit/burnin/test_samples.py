@@ -113,7 +113,7 @@ def test_an_xid_of_the_kernel_is_written_before_the_next_sample(tmp_path: Path) 
     written: list[Event] = []
     log = tmp_path / "kmsg"
     log.write_text("4,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off\n")
-    with KernelLog(str(log), past=True) as kernel:
+    with KernelLog(str(log), since=0.0) as kernel:
         Samples(written.append, kernel).write(sample(TELEMETRY, 1.0))
     assert [one.name for one in written] == ["xid", TELEMETRY]
     assert written[0].fields["number"] == 79
@@ -140,7 +140,7 @@ def test_an_xid_that_cannot_be_written_makes_the_kernels_log_incomplete(tmp_path
 
     log = tmp_path / "kmsg"
     log.write_text("4,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off\n")
-    with KernelLog(str(log), past=True) as kernel:
+    with KernelLog(str(log), since=0.0) as kernel:
         Samples(write, kernel).write(sample(TELEMETRY, 1.0))
         assert kernel.error == "an XID could not be recorded"
 
