@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 PLAN = plan_of(
     "short",
     ("first", CHECKED, "seconds = 2"),
-    ("steady", f"{CHECKED}:rest=0.01", "seconds = 2", "steady = true", "warm_up = 1"),
+    ("steady", f"{CHECKED}:rest=0.01", "seconds = 4", "steady = true", "warm_up = 1"),
     ("faulty", "bad_workloads:refuses_its_gpu", "seconds = 1", "mandatory = false"),
 )
 
@@ -174,7 +174,7 @@ def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     simulated: SimulatedHost,
 ) -> None:
-    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
+    run = BurninRun(simulated, PLAN.replace("seconds = 4\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
         eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
@@ -222,7 +222,12 @@ def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: SimulatedHost) -> None:
-    run = BurninRun(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
+    run = BurninRun(
+        simulated,
+        PLAN.replace("seconds = 2\n", "seconds = 600\n").replace(
+            "seconds = 4\n", "seconds = 600\n"
+        ),
+    )
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         recorder = recorder_of(process)
@@ -247,7 +252,7 @@ def test_a_signal_ends_a_run_with_a_report(
     to_all: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Slurm sends a signal to all processes of a step."""
-    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
+    run = BurninRun(simulated, PLAN.replace("seconds = 4\nsteady", "seconds = 600\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
         command = psutil.Process(process.pid)

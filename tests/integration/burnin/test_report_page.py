@@ -79,7 +79,7 @@ def test_hovering_shows_the_values_at_that_time(address: str, chrome: Browser) -
         page.wait_until("document.querySelector('.plot output').textContent !== ''")
         outputs = "[...document.querySelector('.plot').querySelectorAll('output')]"
         values = page.evaluate(f"{outputs}.map((one) => one.textContent)")
-        assert [text.split()[0] for text in values] == ["00:00:45"] * 4
+        assert [text.split()[0] for text in values] == ["00:01:30"] * 4
         assert [text.split()[-1] for text in values] == ["°C", "W", "MHz", "%"]
         heat = [float(word) for word in values[0].split()[1:-1] if word != "to"]
         assert all(61.5 <= value <= 64.5 for value in heat), values
@@ -95,7 +95,7 @@ def test_the_page_is_complete_without_scripts(address: str, chrome: Browser) -> 
         page.wait_until("document.readyState === 'complete' && !!document.querySelector('.plot')")
         assert page.evaluate("document.querySelectorAll('canvas').length") == 0
         heads = "[...document.querySelectorAll('.plot .head')].map((one) => one.innerText)"
-        assert "slows down at 87" in page.evaluate(heads)[0]
+        assert "slows down at 89" in page.evaluate(heads)[0]
         assert len(page.evaluate(heads)) == 8
         notice = "[...document.querySelectorAll('.notice')].map((one) => one.innerText).join()"
         assert "The curves need JavaScript" in page.evaluate(notice)
