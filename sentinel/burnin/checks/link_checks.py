@@ -204,7 +204,8 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     # A link has two ends: a dead one is missing on both, so peers alone do not show it. A GPU
     # without any is one without a bridge, unless most of its peers have links.
     now = evidence.now
-    listed = len(read(now, "nvlinks"))
+    read(now, "nvlinks")
+    listed = max(len(one.nvlinks) for one in evidence.readings if one.nvlinks is not None)
     if now.mig:
         return not_applicable("MIG turns NVLink off")
     active = min(_active(one) for one in evidence.readings if one.nvlinks is not None)
@@ -213,7 +214,7 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
         for peer in evidence.node
         if peer.nvlinks is not None and peer.name == now.name and peer.index != now.index
     ]
-    own = links_of(now.name)
+    own = min(links_of(now.name), listed)
     if not any([active, *peers]):
         text = (
             f"0 of {listed} links active, as on all GPUs of this model: no bridge, or all are down"

@@ -332,7 +332,10 @@ def test_a_gpu_that_cannot_be_opened_after_a_run_is_not_one_that_is_gone(
     assert reason in found.gpus[0].reasons[0]
 
 
-def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unread", [None, "the kernel's log is not whole any more"])
+def test_the_log_of_a_killed_part_is_read_by_the_one_after_it(
+    tmp_path: Path, unread: str | None
+) -> None:
     """The first part ends, the second one is killed, and the third one ends."""
     folder = ExampleRun().write(tmp_path)
     after = read_of(folder)
@@ -341,11 +344,11 @@ def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
     assert json.loads(folder.counters.read_text())["kernel_log_error"] is None
     reopen(folder, [], after)
     reopen(folder, [], after)
-    complete(folder, after, None, HostCounters())
+    complete(folder, after, unread, HostCounters())
     found = judge_run(folder, Thresholds()).gpus[0]
     (xid,) = (result for result in found.results if result.id == "xid")
-    assert xid.status is Status.NOT_TESTED
-    assert "cut off" in json.loads(folder.counters.read_text())["kernel_log_error"]
+    assert xid.status is (Status.PASS if unread is None else Status.NOT_TESTED)
+    assert json.loads(folder.counters.read_text())["kernel_log_error"] == unread
 
 
 def test_what_each_part_counted_is_judged_whatever_was_reset_in_between(tmp_path: Path) -> None:
