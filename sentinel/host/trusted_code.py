@@ -7,12 +7,15 @@ create files in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from importlib.util import cache_from_source
 from pathlib import Path
 
+from sentinel.errors import ConfigError
 from sentinel.host.regular_file import why_untrusted
 
 #: The folder of this program: a user that could change that could change this check as well.
@@ -69,16 +72,37 @@ def leave_out_untrusted() -> list[str]:
     Returns:
         Why, for each that this process has left out.
     """
-    kept = []
+    found = dict(_untrusted_entries())
+    _left_out.extend(f"{Path(entry).absolute()} is not searched: {found[entry]}" for entry in found)
+    sys.path[:] = [entry for entry in sys.path if entry not in found]
+    return list(_left_out)
+
+
+def _untrusted_entries() -> Iterator[tuple[str, str]]:
+    """Yield each entry of ``sys.path`` whose code others could change, and why."""
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, _OWN)
     for entry in sys.path:
-        folder = Path(entry or os.getcwd()).absolute()  # noqa: PTH109 - as the interpreter does
-        own = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, _OWN)
-        why = None
+        folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
         if not any(folder.is_relative_to(place) for place in own):
             why = why_untrusted_code(folder)
-        if why is None:
-            kept.append(entry)
-        else:
-            _left_out.append(f"{folder} is not searched: {why}")
-    sys.path[:] = kept
-    return list(_left_out)
+            if why is not None:
+                yield entry, why
+
+
+@functools.cache
+def check_search_path() -> None:
+    """Check, once, that no other user could change what the interpreters of root's children import.
+
+    An interpreter imports from these folders (``sitecustomize``, ``encodings``) before any code of
+    this program runs. Other users leave such folders out: :func:`leave_out_untrusted`.
+
+    Raises:
+        ConfigError: This process is root's, and another user could.
+    """
+    for entry, why in _untrusted_entries() if os.getuid() == 0 else ():
+        raise ConfigError(
+            f"root starts no process that searches {Path(entry).absolute()} for modules: {why}",
+            "Take the folder out of PYTHONPATH (or of the .pth file or HOME that adds it), or give"
+            " it to root (chown, chmod go-w). A workload needs no search path: name it as"
+            " /FOLDER/module:attribute, and run it as its owner with --stressor-user.",
+        )

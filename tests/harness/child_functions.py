@@ -25,6 +25,13 @@ def fork_and_wait(_spec: object, channel: socket.socket, parent: int) -> None:
     time.sleep(600)
 
 
+def send_search_path(_spec: object, channel: socket.socket, parent: int) -> None:
+    """Send what this interpreter and a program that it starts search beside what is installed."""
+    setup_child_process(parent, "a test that imports")
+    found = {"path": sys.path, "safe": os.environ.get("PYTHONSAFEPATH")}
+    channel.sendall(json.dumps(found).encode())
+
+
 def run_script(
     script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
 ) -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.errors import WorkloadError
+from sentinel.errors import ConfigError, WorkloadError
 from sentinel.host import trusted_code
-from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
+from sentinel.host.trusted_code import (
+    check_search_path,
+    leave_out_untrusted,
+    why_untrusted_code,
+)
 from sentinel.stressor import main
 from sentinel.stressor.loader import load_workload
 
@@ -121,6 +125,21 @@ def test_folders_that_others_can_fill_are_not_searched(
     ]
     assert sys.path[0] == str(folder)
     assert {*before} >= {*sys.path[1:]}
+
+
+def test_root_alone_refuses_such_a_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    check = check_search_path.__wrapped__  # which is done once in a process
+    monkeypatch.setattr(os, "getuid", lambda: OTHER)
+    check()
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    with pytest.raises(ConfigError, match=f"searches {tmp_path} .*all users may") as caught:
+        check()
+    assert "PYTHONPATH" in caught.value.remedy
 
 
 def test_the_folder_of_this_program_stays_searched(monkeypatch: pytest.MonkeyPatch) -> None:
