@@ -60,8 +60,12 @@ def test_code_that_another_user_owns_may_not(folder: Path, path: str, module: st
     why = why_untrusted_code(folder, module)
     assert why is not None
     assert f"belongs to uid {OTHER}" in why
+    named = f"workload {folder}/{module}:work"
     with pytest.raises(WorkloadError, match=f"belongs to uid {OTHER}") as caught:
         load_workload(f"{folder}/{module}:work")
+    assert caught.value.what == f"root does not import {named}: {why}"
+    with pytest.raises(WorkloadError, match=f"import {named} of session a: {why}"):
+        load_workload(f"{folder}/{module}:work", "session a")
     assert "run stressors as the user" in caught.value.remedy
 
 
