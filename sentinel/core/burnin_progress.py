@@ -77,9 +77,11 @@ class Burnin:
 
     def workload(self, plan: Plan | None) -> str | None:
         """Return the workload of the current phase, or of the last one; None without a plan."""
-        if plan is None:
-            return None
-        return plan.phases[min(self.phase, len(plan.phases) - 1)].workload
+        return None if plan is None else self.phase_of(plan).workload
+
+    def phase_of(self, plan: Plan) -> Phase:
+        """Return the current phase of a plan, or the last one."""
+        return plan.phases[min(self.phase, len(plan.phases) - 1)]
 
     def finished(self, plan: Plan) -> bool:
         """Check whether nothing more is to be done."""

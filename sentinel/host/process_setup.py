@@ -47,6 +47,9 @@ def set_process_title(title: str, name: str = SENTINEL) -> None:
 
 _PR_SET_PDEATHSIG = 1
 
+#: Keeps the working directory out of the search path of an interpreter.
+SAFE_PATH = "PYTHONSAFEPATH"
+
 #: Signals that a terminal or a service manager sends to all processes of a group.
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -119,6 +122,8 @@ def setup_child_process(parent: int, title: str, name: str = SENTINEL) -> None:
         name: The short name.
     """
     os.setsid()
+    if "-P" not in sys.orig_argv:  # it was set for this interpreter, not for programs
+        os.environ.pop(SAFE_PATH, None)
     for number in _GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # which discards a blocked one
         if number != signal.SIGINT:

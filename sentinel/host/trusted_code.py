@@ -2,51 +2,54 @@
 
 Imports run with the rights of this process. So a folder of code must belong to root, to this user,
 or to an owner of the folders above its home, as must every folder above it; and no other user may
-create files in it.
+create files in it. The same holds for each file that is imported from it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
-from importlib.util import cache_from_source
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
+from sentinel.errors import ConfigError
 from sentinel.host.regular_file import why_untrusted
 
 #: The folder of this program: a user that could change that could change this check as well.
 _OWN = Path(__file__).resolve().parents[2]
+#: The folders of this program and of the interpreter, whose code is trusted.
+_TRUSTED = tuple(
+    f"{place}/"
+    for place in (_OWN, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
+)
 
 
-def why_untrusted_code(folder: Path, module: str | None = None) -> str | None:
+class UntrustedCodeError(ImportError):
+    """Another user could change what was about to be imported."""
+
+
+def why_untrusted_code(folder: Path) -> str | None:
     """Say which other user could change what is imported from a folder, or None.
 
     Args:
         folder: An absolute path.
-        module: A module of that folder, whose file counts as well.
     """
     if (why := why_untrusted(folder)) is not None:
         return why
-    if _may_all_write(folder):
-        return f"all users may create files in the folder {folder}"
-    for path in _files_of(folder, module) if module is not None else ():
-        if (why := why_untrusted(path)) is not None:
-            return why.replace("the folder ", "")
-        if _may_all_write(path):
-            return f"all users may write {path}"
-    return None
+    return f"all users may create files in the folder {folder}" if _may_all_write(folder) else None
 
 
-def _files_of(folder: Path, module: str) -> list[Path]:
-    """List the files of a module and its packages, compiled ones as well."""
-    place, found = folder, []
-    for name in module.split("."):
-        place /= name
-        for source in (place / "__init__.py", place.with_suffix(".py")):
-            compiled = Path(cache_from_source(str(source)))
-            found += [place, source, compiled.parent, compiled]
-    return found
+def _why_untrusted_file(file: Path) -> str | None:
+    """Say which other user could change a file or create it, or None."""
+    if (why := why_untrusted_code(file.parent)) is not None:
+        return why
+    if (why := why_untrusted(file)) is not None:
+        return why.replace("the folder ", "")
+    return f"all users may write {file}" if _may_all_write(file) else None
 
 
 def _may_all_write(path: Path) -> bool:
@@ -61,24 +64,87 @@ def _may_all_write(path: Path) -> bool:
 _left_out: list[str] = []
 
 
+class _TrustedFinder:
+    """Finds what the other finders do, and refuses files that others could change."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module; raises UntrustedCodeError if others could change it."""
+        others = [one for one in sys.meta_path if one is not cls and hasattr(one, "find_spec")]
+        for finder in others:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _check_files(spec)
+                return spec
+        return None
+
+
+def _check_files(spec: ModuleSpec) -> None:
+    """Check the file of a module and its compiled one; an archive is checked as a folder."""
+    source = spec.origin if spec.has_location else None
+    if source is None or source.startswith(_TRUSTED) or not Path(source).is_file():
+        return
+    for file in filter(None, (source, spec.cached)):
+        if (why := _why_untrusted_file(Path(file).absolute())) is not None:
+            raise UntrustedCodeError(why, name=spec.name, path=file)
+
+
 def leave_out_untrusted() -> list[str]:
-    """Take the folders out of ``sys.path`` whose code others could change.
+    """Take the folders out of ``sys.path`` whose code others could change, and refuse such files.
 
     The interpreter's own and that of this program stay: they are imported already.
 
     Returns:
         Why, for each that this process has left out.
     """
-    kept = []
-    for entry in sys.path:
-        folder = Path(entry or os.getcwd()).absolute()  # noqa: PTH109 - as the interpreter does
-        own = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, _OWN)
-        why = None
-        if not any(folder.is_relative_to(place) for place in own):
-            why = why_untrusted_code(folder)
-        if why is None:
-            kept.append(entry)
-        else:
-            _left_out.append(f"{folder} is not searched: {why}")
-    sys.path[:] = kept
+    if _TrustedFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _TrustedFinder)
+    found = dict(_untrusted_entries())
+    _left_out.extend(f"{Path(entry).absolute()} is not searched: {found[entry]}" for entry in found)
+    sys.path[:] = [entry for entry in sys.path if entry not in found]
     return list(_left_out)
+
+
+def search_first(folder: str) -> None:
+    """Search a folder for modules before all others.
+
+    Args:
+        folder: An absolute path.
+
+    Raises:
+        UntrustedCodeError: Another user could change what is imported from it.
+    """
+    if (why := why_untrusted_code(Path(folder))) is not None:
+        raise UntrustedCodeError(why)
+    sys.path.insert(0, folder)
+
+
+def _untrusted_entries() -> Iterator[tuple[str, str]]:
+    """Yield each entry of ``sys.path`` whose code others could change, and why."""
+    for entry in sys.path:
+        folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
+        if f"{folder}/".startswith(_TRUSTED):
+            continue
+        if (why := why_untrusted_code(folder)) is not None:
+            yield entry, why
+
+
+@functools.cache
+def check_search_path() -> None:
+    """Check, once, that no other user could change what the interpreters of root's children import.
+
+    An interpreter imports from these folders (``sitecustomize``, ``encodings``) before any code of
+    this program runs. Other users leave such folders out: :func:`leave_out_untrusted`.
+
+    Raises:
+        ConfigError: This process is root's, and another user could.
+    """
+    for entry, why in _untrusted_entries() if os.getuid() == 0 else ():
+        raise ConfigError(
+            f"root starts no process that searches {Path(entry).absolute()} for modules: {why}",
+            "Take the folder out of PYTHONPATH (or of the .pth file or HOME that adds it), or give"
+            " it to root (chown, chmod go-w). A workload needs no search path: name it as"
+            " /FOLDER/module:attribute, and run it as its owner with --stressor-user.",
+        )

@@ -454,6 +454,8 @@ class StressorSpec:
     rendezvous: str | None = None
     #: Whether to inject faults before Ready, and to say how many were found: that takes time.
     inject_faults: bool = False
+    #: The session or the phase that chose the workload, for errors; None if a setting did.
+    chosen_by: str | None = None
 
     @property
     def files(self) -> tuple[str, ...]:

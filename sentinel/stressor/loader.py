@@ -30,7 +30,7 @@ from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.config.specs import find_workload, is_built_in, is_shadowed, registered
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
-from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
+from sentinel.host.trusted_code import UntrustedCodeError, leave_out_untrusted, search_first
 from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import WorkloadInfo, WorkloadOption
@@ -279,59 +279,59 @@ _TRUST = (
 )
 
 
-def load_workload(name: str) -> Workload:
+def load_workload(name: str, chosen_by: str | None = None) -> Workload:
     """Import the workload called ``name``.
+
+    Args:
+        name: Its name, or its ``module:attribute``.
+        chosen_by: What named it, for errors; None if a setting did.
 
     Raises:
         ConfigError: There is no such workload.
         WorkloadError: The import failed, or the object is not callable.
     """
     left_out = leave_out_untrusted()
+    shown = f"workload {name}" if chosen_by is None else f"workload {name} of {chosen_by}"
     try:
-        if ":" in name:
-            place, _, attribute = name.partition(":")
-            folder, _, module = place.rpartition("/")
-            if folder:
-                _check_code(name, Path(folder), module)
-                sys.path.insert(0, folder)
-            found: object = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        else:
-            found = (_BUILT_IN.get(name) or find_workload(name)).load()
+        found = _find(name)
     except ConfigError:
         raise
+    except UntrustedCodeError as error:
+        who = "root" if os.getuid() == 0 else f"uid {os.getuid()}"
+        raise WorkloadError(f"{who} does not import {shown}: {error}", _TRUST) from error
     except ModuleNotFoundError as error:
         missing = name.partition(":")[0].rpartition("/")[2]
         remedy = _FOLDER if f"{missing}.".startswith(f"{error.name}.") else ""
         if left_out:
             remedy = f"{'; '.join(left_out)}. {_TRUST}"
-        what = f"workload {name} cannot be imported: {describe(error)}"
+        what = f"{shown} cannot be imported: {describe(error)}"
         raise WorkloadError(what, remedy) from error
     except AttributeError as error:
         names = vars(error.obj) if isinstance(error.obj, types.ModuleType) else ()
         near = difflib.get_close_matches(str(error.name), names, n=1)
         remedy = f"Did you mean {near[0]}?" if near else ""
-        what = f"workload {name} cannot be imported: {describe(error)}"
+        what = f"{shown} cannot be imported: {describe(error)}"
         raise WorkloadError(what, remedy) from error
     except BaseException as error:  # a plugin's import may raise anything, even SystemExit
-        raise WorkloadError(f"workload {name} cannot be imported: {describe(error)}") from error
+        raise WorkloadError(f"{shown} cannot be imported: {describe(error)}") from error
     if not callable(found):
-        what = f"workload {name} is a {type(found).__name__}, which cannot be called"
+        what = f"{shown} is a {type(found).__name__}, which cannot be called"
         raise WorkloadError(what, "Name a function that takes a context, or a class with a `run`.")
     return found
 
 
-def _check_code(name: str, folder: Path, module: str) -> None:
-    """Check that no other user could change the code of a workload.
-
-    Raises:
-        WorkloadError: One could, and would have the rights of this process.
-    """
-    why = why_untrusted_code(folder, module)
-    if why is not None:
-        who = "root" if os.getuid() == 0 else f"uid {os.getuid()}"
-        raise WorkloadError(f"{who} does not import workload {name}: {why}", _TRUST)
+def _find(name: str) -> object:
+    """Import what a name means, whatever that is; the import of a plugin may raise anything."""
+    if ":" not in name:
+        return (_BUILT_IN.get(name) or find_workload(name)).load()
+    place, _, attribute = name.partition(":")
+    folder, _, module = place.rpartition("/")
+    if folder:
+        search_first(folder)
+    found: object = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def describe(error: BaseException) -> str:

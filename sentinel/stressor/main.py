@@ -154,7 +154,7 @@ def _run_stages(
         version = load_torch()
         if spec.account is not None and spec.simulation is None:
             check_devices(spec.account)
-        workload = load_workload(spec.workload)
+        workload = load_workload(spec.workload, spec.chosen_by)
         options = bind_options(workload, spec.options)
         lease_keeper.send(CreatingContext(torch=version))
         stage = f"the context on {spec.gpu.uuid}"

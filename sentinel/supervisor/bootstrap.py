@@ -18,6 +18,7 @@ from sentinel.config.schedule import first_after
 from sentinel.config.specs import parse_workload
 from sentinel.core import decide
 from sentinel.core.gpu_state import Pause
+from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.status import Host
 from sentinel.core.state import Probe
 from sentinel.core.step import Event, gpu_fields
@@ -43,6 +44,9 @@ from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool
+
+#: Names what chose the workload of a GPU, given by UUID; None if a setting did.
+Chooser = Callable[[str], str | None]
 
 #: How long a terminal without a reader may delay the exit.
 LOG_FLUSH_TIMEOUT_S = 2.0
@@ -217,7 +221,7 @@ def _run(
     signals: Signals,
     found: Found,
     locks: GpuLocks,
-    spec_for: Callable[[Callable[[], Config]], Callable[[Gpu], StressorSpec]],
+    spec_for: Callable[[Callable[[], Config], Chooser], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
     api: ApiProcess | None,
 ) -> tuple[ExitCode, bool]:
@@ -227,8 +231,10 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     # The settings in force when a stressor is started: a reload may have changed them.
-    spec = spec_for(lambda: supervisor.state.config)
-    at_start = spec_for(lambda: config)(found.gpus[0])
+    spec = spec_for(
+        lambda: supervisor.state.config, lambda uuid: chooser_of_workload(supervisor.state, uuid)
+    )
+    at_start = spec_for(lambda: config, lambda _: None)(found.gpus[0])
     standby = StandbySpec(account=at_start.account, files=at_start.files)
     stressors = StressorPool(spec, locks.files, standby)
     parts = Parts(
@@ -319,6 +325,7 @@ def _spec_for(
     account: Account | None,
     rendezvous: Rendezvous,
     settings: Callable[[], Config],
+    chosen_by: Chooser,
 ) -> Callable[[Gpu], StressorSpec]:
     """Build the function that specifies a stressor by the settings of that moment."""
 
@@ -344,6 +351,7 @@ def _spec_for(
             account=account,
             rendezvous=str(folder) if folder else None,
             inject_faults=config.plan is not None,
+            chosen_by=chosen_by(gpu.uuid),
         )
 
     return spec

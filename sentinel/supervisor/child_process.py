@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,14 +23,22 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
-from sentinel.host.process_setup import explain_exhaustion, group_signals_blocked
+from sentinel.host.process_setup import (
+    SAFE_PATH,
+    explain_exhaustion,
+    group_signals_blocked,
+)
 from sentinel.host.procfs import read_stat
+from sentinel.host.trusted_code import check_search_path
 from sentinel.protocol import codec
 
 T = TypeVar("T")
 
 #: The exit code reported for a child that could not be spawned (EX_OSERR).
 NOT_SPAWNED = 71
+
+#: Without it, a spawned interpreter searches the working directory before its own modules.
+_SAFE_PATH = {} if sys.flags.safe_path else {SAFE_PATH: "1"}
 
 #: How long ``close`` waits for killed children, in seconds.
 _KILL_TIMEOUT_S = 1.0
@@ -82,6 +91,7 @@ class Child:
 
     Raises:
         OSError: The host has no process, memory or file descriptor left.
+        ConfigError: Root has it search a folder for modules that another user could change.
     """
 
     _unreaped: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()
@@ -96,6 +106,7 @@ class Child:
         environment: Mapping[str, str | None],
         output: int | None = None,
     ) -> None:
+        check_search_path()
         self._kill_leftovers()
         self.channel, child_end = socket.socketpair(socket.AF_UNIX, self.socket_type)
         self.channel.setblocking(False)
@@ -103,8 +114,9 @@ class Child:
         context = multiprocessing.get_context("spawn")
         arguments = (spec, child_end, os.getpid(), *rest)
         self.process: SpawnProcess = context.Process(target=target, args=arguments)
+        changes = {**environment, **_SAFE_PATH}
         try:
-            with _environment(environment), _standard_error(output), group_signals_blocked():
+            with _environment(changes), _standard_error(output), group_signals_blocked():
                 self.process.start()
             self.pid = self.process.pid or 0
             self.pidfd = os.pidfd_open(self.pid)

@@ -25,6 +25,12 @@ def fork_and_wait(_spec: object, channel: socket.socket, parent: int) -> None:
     time.sleep(600)
 
 
+def send_safe_path(_spec: object, channel: socket.socket, parent: int) -> None:
+    """Send the variable that keeps programs of this process from searching their own folder."""
+    setup_child_process(parent, "a test that imports")
+    channel.sendall(json.dumps(os.environ.get("PYTHONSAFEPATH")).encode())
+
+
 def run_script(
     script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
 ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 
 from sentinel.config.plan import Plan, check_workloads, parse_plan
+from sentinel.config.specs import parse_workload
 from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
-from sentinel.host.regular_file import read_regular
+from sentinel.host.regular_file import read_regular, why_foreign
 
 #: By rising duration.
 LEVELS = ("screen", "standard", "long", "soak")
@@ -22,7 +24,7 @@ def level_text(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.toml").read_text()
 
 
-def plan_text(level: str, file: Path | None) -> str:
+def _text_of(level: str, file: Path | None) -> str:
     """Read a plan as text: that of a file, or of a level.
 
     Raises:
@@ -46,18 +48,40 @@ def find_plan(name: str) -> Plan:
 
 
 def load_plan(level: str, file: Path | None) -> Plan:
-    """Load a plan: that of a file, or of a level.
+    """Load a plan as :func:`read_plan` does.
+
+    Raises:
+        ConfigError: As for :func:`read_plan`.
+    """
+    return read_plan(level, file)[0]
+
+
+def read_plan(level: str, file: Path | None) -> tuple[Plan, str]:
+    """Load a plan, that of a file or of a level, and its text.
 
     Raises:
         ConfigError: The file cannot be read, is not a plan, has the name of a level and another
-            content, or names an unknown workload.
+            content, names an unknown workload, or names code and is not root's.
     """
-    text = plan_text(level, file)
+    text = _text_of(level, file)
     source = f"level {level}" if file is None else f"--plan {file}"
     plan = parse_plan(parse_toml(text, source), source)
-    if file is not None and plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
+    if file is not None:
+        _check_own_plan(plan, file, source)
+    check_workloads(plan, source)
+    return plan, text
+
+
+def _check_own_plan(plan: Plan, file: Path, source: str) -> None:
+    """Refuse a plan that passes as a level, or has root import what another user has named."""
+    if plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
         # A verdict names its plan: a changed copy of a level must not pass as the level.
         what = f"{source}: its name is that of the level {plan.name}, and its content is not"
         raise ConfigError(what, "Give it another name.")
-    check_workloads(plan, source)
-    return plan
+    for phase in plan.phases:
+        name, _ = parse_workload(phase.workload)
+        if os.getuid() == 0 and ":" in name and (why := why_foreign(file)) is not None:
+            raise ConfigError(
+                f"{source}: phase {phase.name!r} names code for root to import, {name}, and {why}",
+                "Read the plan, and copy it to a folder that only root can write.",
+            )

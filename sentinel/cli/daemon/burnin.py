@@ -25,7 +25,7 @@ import click
 from sentinel.burnin.checks.own_checks import registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import write_reports
-from sentinel.burnin.levels import LEVELS, load_plan, plan_text
+from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.resume import (
     check_own,
@@ -147,10 +147,9 @@ def command(
         raise click.UsageError("--resume expects the GPUs of the run: omit --expect-gpus")
     level = level or "standard"
     if flags["show_plan"]:
-        load_plan(level, file)
-        click.echo(plan_text(level, file), nl=False)
+        click.echo(read_plan(level, file)[1], nl=False)
         return int(ExitCode.OK)
-    plan, text = load_plan(level, file), plan_text(level, file)
+    plan, text = read_plan(level, file)
     registered_checks(CHECKS.ids)  # a conflict is to be known before the run
     daemon, simulated = _host_of(simulate)
     state = places(os.environ, os.getuid(), simulated).shared

@@ -36,6 +36,7 @@ from sentinel.config.sources import (
     in_effect,
     read_file,
 )
+from sentinel.config.specs import shadowed
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -222,7 +223,7 @@ def check(file: str | None, config: str | None, simulate: int | None, as_json: b
     if errors:
         raise joined_errors(errors)
     count = len(sources.given)
-    warnings = [*without_effect(sources.given), *unmatched]
+    warnings = [*without_effect(sources.given), *unmatched, *shadowed()]
     if as_json:
         print_json({"file": sources.file, "settings": count, "warnings": warnings})
         return int(ExitCode.OK)

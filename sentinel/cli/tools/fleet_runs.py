@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from sentinel.burnin.levels import LEVELS, load_plan, plan_text
+from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
 from sentinel.cli.options.command_options import duration, json_option
@@ -156,7 +156,7 @@ def burnin(**given: Any) -> int:
     order = _Order(**given)
     _check_usage(order)
     level = order.level or "standard"
-    plan = load_plan(level, order.file)
+    plan, text = read_plan(level, order.file)
     thresholds = load_thresholds(order.limits)
     folder = FleetFolder(path=order.target.absolute())
     check_path(folder.path)
@@ -183,7 +183,7 @@ def burnin(**given: Any) -> int:
     folder.create()
     with folder.submitting():
         folder.check_new()  # another command may have submitted since
-        write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+        write_shared(folder.plan, text.rstrip("\n"))
         if thresholds.hash is not None:
             write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
         run = engine_of(run, folder).submit(run, folder, nodes)

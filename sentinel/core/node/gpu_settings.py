@@ -38,3 +38,14 @@ def lay_settings(state: State) -> State:
             each[uuid] = replace(own, workload=workload)
     each = {uuid: replace(own, each={}, lasting={}) for uuid, own in each.items()}
     return state.with_config(replace(config, each=each))
+
+
+def chooser_of_workload(state: State, uuid: str) -> str | None:
+    """Name the phase or the session that chose the workload of a GPU; None if a setting did."""
+    plan = state.config.of(uuid).plan
+    if plan is not None:
+        return f"phase {state.gpu_states[uuid].progress.phase_of(plan).name} of plan {plan.name}"
+    for session in state.sessions.values():
+        if uuid in session.gpus and session.suspended is None and "workload" in session.settings:
+            return f"session {session.name}"
+    return None

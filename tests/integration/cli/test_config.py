@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sentinel.config.sources import from_flags, in_effect
+from sentinel.config.specs import WORKLOADS
 from tests.harness.command_line import CommandLine
 from tests.harness.given_settings import given
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.registered import register_package
 from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon
 
 RUNNING = {
@@ -220,6 +222,16 @@ def test_a_target_of_a_load_that_has_no_effect_is_a_warning_of_run_and_of_check(
     assert f"{file}: util.target: no effect" in cli("config", "check", *words).err
     file.write_text("util.target = '50%'\n")
     assert "no effect" not in cli("config", "check", *words).err
+
+
+def test_check_names_a_package_that_registers_the_name_of_a_built_in_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    package = register_package(tmp_path, WORKLOADS, "theirs", {"gemm": "theirs:gemm"})
+    monkeypatch.syspath_prepend(package)
+    (warning,) = cli.json("config", "check", "/dev/null", "--json")["warnings"]
+    assert warning.startswith("workload 'gemm' of theirs 0.1.0 (theirs:gemm) is not used: ")
+    assert cli("config", "check", "/dev/null").err == f"sentinel: warning: {warning}\n"
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+from sentinel.errors import ExitCode
 from sentinel.host.process_setup import Inherited
 from sentinel.host.procfs import read_stat
 from sentinel.supervisor.child_process import Child
-from tests.harness.child_functions import fork_and_wait, send_modules
+from tests.harness.child_functions import fork_and_wait, send_modules, send_safe_path
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.isolation import STRANGER
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 
 def test_what_a_child_has_forked_is_killed_when_the_child_that_was_killed_alone_is_reaped() -> None:
@@ -44,3 +53,37 @@ def test_a_child_loads_no_module_of_the_supervisor() -> None:
     assert not [
         name for name in loaded if name.startswith(("sentinel.supervisor", "sentinel.core"))
     ]
+
+
+def test_a_child_imports_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "multiprocessing.py").write_text("raise SystemExit('of another user')\n")
+    monkeypatch.chdir(tmp_path)
+    child = Child(send_safe_path, None, (), {})
+    child.channel.setblocking(True)
+    sent = child.channel.recv(2**16)
+    eventually(child.ended)
+    assert child.reap() == 0
+    assert json.loads(sent) is None, "programs of a workload must search their own folder"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_root_starts_no_interpreter_that_another_user_can_fill(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    theirs, ran = tmp_path / "theirs", tmp_path / "ran"
+    theirs.mkdir()
+    code = f"import os\nwith open({str(ran)!r}, 'a') as file: print(os.getpid(), file=file)\n"
+    (theirs / "sitecustomize.py").write_text(code)
+    os.chown(theirs, STRANGER, STRANGER)
+    command = [sys.executable, "-m", "sentinel", "run", "--simulate", "1", "--for", "1s"]
+    environment = simulated.environment(PYTHONPATH=str(theirs))
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _, text = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == ExitCode.USAGE
+    assert f"searches {theirs} for modules: the folder {theirs} belongs to uid {STRANGER}" in text
+    assert "Take the folder out of PYTHONPATH" in text
+    assert ran.read_text().split() == [str(process.pid)], "only the command itself"

@@ -23,7 +23,7 @@ from tests.harness.daemon_harness import (
 )
 from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
-from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
+from tests.harness.isolation import OWN_NAMESPACE, STRANGER, needs_namespaces
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -381,3 +381,19 @@ def test_a_workload_that_prints_much_fills_no_disk_and_goes_on(daemon: Daemon) -
     daemon.close()
     assert " bytes of output were dropped here]" in daemon.places.stderr.read_text()
     assert daemon.places.stderr.stat().st_size <= MAX_BYTES
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_code_of_another_user_is_not_imported_and_its_session_is_named(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    ran, code = tmp_path / "ran", tmp_path / "theirs.py"
+    code.write_text(f"open({str(ran)!r}, 'w')\n")
+    os.chown(code, STRANGER, STRANGER)
+    daemon.start(2, "--workload", "hold")  # it ends where no GPU can be used
+    workload = f"{tmp_path}/theirs:work"
+    done = daemon.run_unchecked("session", "start", "one", "--gpus", "0", f"workload={workload}")
+    assert done.code == 1
+    why = f"{code} belongs to uid {STRANGER}"
+    assert f"root does not import workload {workload} of session one: {why}" in done.err
+    assert not ran.exists()

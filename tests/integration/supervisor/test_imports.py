@@ -21,14 +21,17 @@ from tests.harness.programs import run_program
 from tests.harness.registered import register_package
 from tests.harness.sentinel_process import eventually, title_of
 
-#: The first finder is asked for each module that is not loaded yet: before it is loaded, or only to
-#: find its file. Python imports this module before any other one, in every process.
+#: The first finder is asked for each module that is not loaded yet: before it is loaded, by the
+#: import or by the finder of trusted code, or only to find its file. Python imports this module
+#: before any other one, in every process.
 LOG = """
 import os, sys
 
 class Log:
     def find_spec(self, name, path=None, target=None):
-        if sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
+        caller = sys._getframe(2)
+        importing = (caller.f_code.co_name, caller.f_back.f_code.co_name)
+        if "_find_and_load_unlocked" not in importing:
             return
         with open(os.path.join(os.environ["IMPORT_LOG"], str(os.getpid())), "a") as file:
             file.write(f"{name}\\n")

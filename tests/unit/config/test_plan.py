@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.burnin.levels import LEVELS, level_text, load_plan
+from sentinel.burnin.levels import LEVELS, level_text, load_plan, read_plan
 from sentinel.config.plan import SPEC, Phase, Plan, parse_plan, plan_toml
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
@@ -153,6 +154,26 @@ def test_a_file_that_is_no_plan_is_refused(content: bytes, tmp_path: Path) -> No
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"plan\.toml"):
         load_plan("screen", file)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("theirs", ["plan.toml", "."])
+def test_root_imports_no_code_that_the_plan_of_another_user_names(
+    theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "plan.toml"
+    head = f'spec = "{SPEC}"\nname = "mine"\n'
+    file.write_text(head + ONE.replace('"gemm"', '"/usr/lib/x:y"'))
+    plan, text = read_plan("", file)
+    assert (plan.phases[0].workload, text) == ("/usr/lib/x:y", file.read_text())
+    os.chown(tmp_path / theirs, 4321, 4321)
+    with pytest.raises(ConfigError, match=r"phase 'a' names code .*/usr/lib/x:y.* to uid 4321"):
+        load_plan("", file)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getuid", lambda: 4321)
+        assert load_plan("", file) == plan
+    file.write_text(head + ONE)
+    assert load_plan("", file).phases[0].workload == "gemm"
 
 
 def test_an_unknown_workload_is_found_before_the_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
 from sentinel.core.gpu_state import Fatal, Running
+from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.sessions import (
     MAX_TEXT_LENGTH,
     name_for,
@@ -206,6 +207,19 @@ def test_a_gpu_has_the_settings_of_its_session_after_a_burn_in() -> None:
     assert send(world, CancelBurnin, by=ALICE) is None
     world.run(lambda: world.state.burnin_run is None)
     assert workloads(world) == ["hold", "gemm", "gemm"]
+
+
+def test_what_chose_a_workload_is_the_phase_of_a_plan_or_a_session() -> None:
+    def choosers() -> list[str | None]:
+        return [chooser_of_workload(world.state, f"GPU-{index}") for index in range(3)]
+
+    world = checking()
+    assert start(world)[0] is None
+    assert start(world, name="b", gpus=("GPU-1",), settings={"memory.target": "50%"})[0] is None
+    assert choosers() == ["session a", None, None]
+    burnin = {"id": "one", "plan": PLAN, "gpus": ("GPU-0", "GPU-1"), "by": ALICE}
+    assert send(world, StartBurnin, **burnin) is None
+    assert choosers() == ["phase first of plan short", "phase first of plan short", None]
 
 
 def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:

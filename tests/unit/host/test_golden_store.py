@@ -266,8 +266,8 @@ def test_a_stressor_receives_the_path_of_the_golden_file(
     )
     gpu = Gpu(uuid="GPU-0", index=0, name="x", pci_bus_id="0", memory_total=1)
     expected = str(tmp_path / name) if name else None
-    spec = _spec_for(found, None, Rendezvous(None), lambda: config)(gpu)
-    assert spec.goldens == expected
+    spec = _spec_for(found, None, Rendezvous(None), lambda: config, lambda _: "session a")(gpu)
+    assert (spec.goldens, spec.chosen_by) == (expected, "session a")
 
 
 # --- the commands ----------------------------------------------------------------------------

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import py_compile
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sentinel.errors import WorkloadError
+from sentinel.errors import ConfigError, WorkloadError
 from sentinel.host import trusted_code
-from sentinel.host.trusted_code import leave_out_untrusted, why_untrusted_code
+from sentinel.host.trusted_code import check_search_path, leave_out_untrusted
 from sentinel.stressor import main
 from sentinel.stressor.loader import load_workload
 
@@ -20,8 +22,15 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a test imports, and from where."""
     monkeypatch.setattr(trusted_code, "_left_out", [])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -31,12 +40,27 @@ def folder(tmp_path: Path) -> Path:
     (code / "package").mkdir(parents=True)
     for path in (code / "own.py", code / "package" / "__init__.py", code / "package" / "own.py"):
         path.write_text("def work(ctx):\n    pass\n")
+    (code / "caller.py").write_text("from package.own import work\n")
     return code
 
 
-@pytest.mark.parametrize("module", ["own", "package.own", "missing"])
+def why_refused(folder: Path, module: str) -> str:
+    """Import a workload, which must be refused; return why."""
+    workload = f"{folder}/{module}:work"
+    with pytest.raises(WorkloadError) as caught:
+        load_workload(workload, "session a")
+    user, _, why = caught.value.what.partition(
+        f" does not import workload {workload} of session a: "
+    )
+    assert user == ("root" if os.getuid() == 0 else f"uid {os.getuid()}")
+    assert "run stressors as the user" in caught.value.remedy
+    assert module not in sys.modules
+    return why
+
+
+@pytest.mark.parametrize("module", ["own", "package.own", "caller"])
 def test_code_of_this_user_may_be_imported(folder: Path, module: str) -> None:
-    assert why_untrusted_code(folder, module) is None
+    assert load_workload(f"{folder}/{module}:work").__name__ == "work"
 
 
 @as_root
@@ -49,27 +73,31 @@ def test_code_of_this_user_may_be_imported(folder: Path, module: str) -> None:
         ("code/package", "package.own"),
         ("code/package/__init__.py", "package.own"),
         ("code/package/own.py", "package.own"),
+        ("code/package/own.py", "caller"),
     ],
 )
 def test_code_that_another_user_owns_may_not(folder: Path, path: str, module: str) -> None:
     os.chown(folder.parent / path, OTHER, OTHER)
-    why = why_untrusted_code(folder, module)
-    assert why is not None
-    assert f"belongs to uid {OTHER}" in why
-    with pytest.raises(WorkloadError, match=f"belongs to uid {OTHER}") as caught:
-        load_workload(f"{folder}/{module}:work")
-    assert "run stressors as the user" in caught.value.remedy
+    assert why_refused(folder, module).endswith(f" belongs to uid {OTHER}")
 
 
 @as_root
 def test_compiled_code_of_another_user_may_not_be_imported(folder: Path) -> None:
     compiled = Path(str(py_compile.compile(str(folder / "own.py"), doraise=True)))
-    assert why_untrusted_code(folder, "own") is None
     os.chown(compiled, OTHER, OTHER)
-    assert why_untrusted_code(folder, "own") == f"{compiled} belongs to uid {OTHER}"
-    os.chown(compiled, 0, 0)
+    assert why_refused(folder, "own") == f"{compiled} belongs to uid {OTHER}"
     os.chown(compiled.parent, OTHER, OTHER)
-    assert why_untrusted_code(folder, "own") == f"{compiled.parent} belongs to uid {OTHER}"
+    compiled.unlink()  # the other user may create it at any moment
+    assert why_refused(folder, "own") == f"the folder {compiled.parent} belongs to uid {OTHER}"
+
+
+def test_an_archive_of_this_user_may_be_imported_from(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.write(folder / "own.py", "own.py")
+    assert load_workload(f"{tmp_path}/code.zip/own:work").__name__ == "work"
+    (tmp_path / "code.zip").chmod(0o666)
+    del sys.modules["own"]
+    assert "all users may" in why_refused(tmp_path / "code.zip", "own")
 
 
 def test_torch_is_not_imported_from_a_folder_that_others_can_fill(
@@ -91,20 +119,19 @@ def test_torch_is_not_imported_from_a_folder_that_others_can_fill(
         ("code/own.py", 0o666, "own"),
         ("code/package", 0o1777, "package.own"),
         ("code/package/own.py", 0o666, "package.own"),
+        ("code/package/own.py", 0o666, "caller"),
     ],
 )
 def test_code_that_all_users_may_write_may_not(
     folder: Path, path: str, mode: int, module: str
 ) -> None:
     (folder.parent / path).chmod(mode)
-    why = why_untrusted_code(folder, module)
-    assert why is not None
-    assert "all users may" in why
+    assert why_refused(folder, module).startswith("all users may ")
 
 
 def test_a_link_of_this_user_is_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
-    assert why_untrusted_code(tmp_path / "link", "own") is None
+    assert load_workload(f"{tmp_path}/link/own:work").__name__ == "work"
 
 
 def test_folders_that_others_can_fill_are_not_searched(
@@ -121,6 +148,21 @@ def test_folders_that_others_can_fill_are_not_searched(
     ]
     assert sys.path[0] == str(folder)
     assert {*before} >= {*sys.path[1:]}
+
+
+def test_root_alone_refuses_such_a_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    check = check_search_path.__wrapped__  # which is done once in a process
+    monkeypatch.setattr(os, "getuid", lambda: OTHER)
+    check()
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    with pytest.raises(ConfigError, match=f"searches {tmp_path} .*all users may") as caught:
+        check()
+    assert "PYTHONPATH" in caught.value.remedy
 
 
 def test_the_folder_of_this_program_stays_searched(monkeypatch: pytest.MonkeyPatch) -> None:
