@@ -156,6 +156,20 @@ def levels() -> str:
     return _table(("Level", "Requests"), rows)
 
 
+def evidence_of_a_pass() -> str:
+    """Return the table of what a burn-in must have judged for a PASS."""
+    from sentinel.burnin.checks.required_evidence import REQUIRED
+
+    rows = []
+    for one in REQUIRED:
+        joint = " or " if one.any_of else ", "
+        checks = joint.join(f"`{check}`" for check in one.checks)
+        when = "plans with a steady phase" if one.steady else ""
+        models = "data-centre models" if one.models is not None else ""
+        rows.append((one.what, checks, "; ".join(filter(None, (when, models)))))
+    return _table(("Evidence", "Checks", "Always needed on"), rows)
+
+
 def required_groups() -> str:
     """Return the table of what must have been read of a GPU."""
     from sentinel.burnin.checks.required_readings import REQUIRED
@@ -412,6 +426,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "light": light,
     "torch": torch_builds,
     "required": required_groups,
+    "evidence of a PASS": evidence_of_a_pass,
     "needs of a PASS": needs_of_a_pass,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)

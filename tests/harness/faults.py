@@ -148,7 +148,7 @@ _FIELD = "a broken card answers with errors (gpustack/runtime#26, NordicHPC/sona
 _GONE = "NVIDIA's Xid Catalog: 79; facebookresearch/gcm: GpuIsLost on any call fails the GPU"
 _FRYER = "huggingface/gpu-fryer: 0.90 of the others"
 _VIOLATION = "NVIDIA/DCGM: any violation warns; the share is decided here"
-_OWN = "decided here: nobody publishes a limit"
+_OWN = "decided here: no limit of others is published"
 _NHC = "Azure/azurehpc-health-checks"
 
 MISMATCH = ("stressor.mismatch", {"errors": 1, "checks": 100})

@@ -869,7 +869,7 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
 
     whole = judged(replace(HEALTHY, nvlinks=nvlinks(active=False)))
     assert whole.evidence == "17 active links; 18 this model has"
-    # Of a card with bridges, nobody knows how many there should be.
+    # How many links a card with bridges should have is not known.
     bridged, peer = (replace(one, name="NVIDIA H100 NVL") for one in (HEALTHY, PEER))
     fewer = replace(bridged, nvlinks=nvlinks(active=False))
     none = replace(HEALTHY, nvlinks=tuple(replace(one, active=False) for one in LINKS))

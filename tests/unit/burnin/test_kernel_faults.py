@@ -151,7 +151,7 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", None),
     ("NVRM: GPU 0000:3b:00.0: GPU serial number is 1652000000001.", None),
     ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", None),
-    ("somebody fell off the bus", None),
+    ("a rider fell off the bus", None),
     ("", None),
 ]
 
