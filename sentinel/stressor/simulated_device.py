@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+import re
+import resource
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -35,12 +39,48 @@ _SIMULATED_CONTEXT_BYTES = 300 * 2**20
 _SMALL_BYTES = 2**20
 _SEGMENTS_BYTES = (2 * 2**20, 20 * 2**20)
 
+#: How long a reading of the free memory counts for an operation, in seconds.
+_FREE_VALID_S = 0.05
+#: What an operation may take of the host beside its results: temporary memory, other threads.
+_HOST_SLACK_BYTES = 2**28
+#: The error of torch's allocator of host memory.
+_REFUSED = re.compile(r"you tried to allocate (\d+) bytes")
+
+
+@contextmanager
+def _memory_limited(left: int) -> Iterator[None]:
+    """Have the kernel refuse this process more memory than ``left`` bytes, and some, in the block.
+
+    What does not fit would take memory of the host, and seconds, before it is refused.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: An operation needed more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - for every operation
+        used = int(file.read().split(maxsplit=1)[0]) * mmap.PAGESIZE
+    limit = used + left + _HOST_SLACK_BYTES
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    except RuntimeError as error:
+        asked = _REFUSED.search(str(error))
+        if asked is None:
+            raise
+        message = f"a tensor of {format_size(int(asked[1]))} does not fit into the simulated memory"
+        raise torch.cuda.OutOfMemoryError(message) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
 
 class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations of this thread and the memory of their results, while it is entered.
 
     Args:
         allocate: Takes so many bytes of the GPU, or returns False.
+        free: Returns the free bytes of the GPU.
         load: Called before each operation, which it may have to load.
 
     Attributes:
@@ -48,12 +88,18 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, allocate: Callable[[int], bool], load: Callable[[object], None] = lambda _: None
+        self,
+        allocate: Callable[[int], bool],
+        free: Callable[[], int],
+        load: Callable[[object], None] = lambda _: None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = 0
         self._suspended = False
         self._allocate = allocate
+        self._free = free
+        #: The free bytes of the GPU, and when they were read.
+        self._free_bytes, self._free_at = 0, -math.inf
         self._load = load
         self._growth_forbidden = False
         #: Of the small and of the large tensors: what lives, and what was taken from the GPU.
@@ -95,12 +141,23 @@ class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del types
         if not self._suspended:
             self._load(func)
-        found = func(*args, **(kwargs or {}))
+        with nullcontext() if self._suspended else _memory_limited(self._left()):
+            found = func(*args, **(kwargs or {}))
         self.operations += not self._suspended
         for result in found if isinstance(found, tuple | list) else (found,):
             if isinstance(result, Tensor) and result.device.type == "cpu":
                 self._account(result.untyped_storage())
         return found
+
+    def _left(self) -> int:
+        """Compute what the results of one operation can take of the GPU, in bytes."""
+        left = sum(self._taken) - sum(self._living)
+        if self._growth_forbidden:
+            return left
+        now = time.monotonic()
+        if now - self._free_at > _FREE_VALID_S:
+            self._free_bytes, self._free_at = self._free(), now
+        return left + self._free_bytes
 
     def _account(self, storage: Any) -> None:
         """Account for a storage that has not been seen before."""
@@ -149,7 +206,7 @@ class SimulatedDevice:
         self._uuid = uuid
         self._growth_forbidden = False
         self._busy_until = self._busy = 0.0
-        self._account = TensorAccount(self._allocate, self._load)
+        self._account = TensorAccount(self._allocate, self.free_bytes, self._load)
         self._operations = 0
         self._follows = False
         self._module_load_s = registry.timing(uuid).module_load_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
@@ -156,6 +157,9 @@ class Gpu:
     def __init__(self, size: int) -> None:
         self.left = size
 
+    def free(self) -> int:
+        return self.left
+
     def allocate(self, size: int) -> bool:
         if size > self.left:
             return False
@@ -166,7 +170,7 @@ class Gpu:
 @pytest.mark.long
 def test_memory_is_taken_in_segments_and_used_again() -> None:
     gpu = Gpu(100 * MIB)
-    with TensorAccount(gpu.allocate) as account:
+    with TensorAccount(gpu.allocate, gpu.free) as account:
         with account.suspended():
             chunk = torch.empty(MIB, dtype=torch.uint8)
         chunk.bitwise_not_()
@@ -191,8 +195,37 @@ def test_memory_is_taken_in_segments_and_used_again() -> None:
 
 @pytest.mark.long
 def test_memory_that_is_not_free_is_refused() -> None:
-    with TensorAccount(Gpu(10 * MIB).allocate), pytest.raises(torch.cuda.OutOfMemoryError):
+    gpu = Gpu(10 * MIB)
+    with (
+        TensorAccount(gpu.allocate, gpu.free),
+        pytest.raises(torch.cuda.OutOfMemoryError, match=r"a tensor of 2 MiB does not fit"),
+    ):
         torch.empty(2 * MIB, dtype=torch.uint8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: torch.ones(2**31),
+        lambda: torch.randn(2**31, generator=torch.Generator()),
+        lambda: torch.outer(torch.ones(2**15), torch.ones(2**15)),
+        lambda: torch.ones(2**10).repeat(2**20),
+    ],
+)
+def test_a_result_that_cannot_fit_is_refused_without_memory_of_the_host(
+    operation: Callable[[], torch.Tensor],
+) -> None:
+    gpu = Gpu(100 * MIB)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with (
+        TensorAccount(gpu.allocate, gpu.free),
+        pytest.raises(torch.cuda.OutOfMemoryError, match=r"a tensor of [48].0 GiB does not fit"),
+    ):
+        operation()
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 2**20, "a GiB, in KiB"
 
 
 @pytest.mark.long

@@ -292,7 +292,7 @@ load_torch()
 searches = found.count(2), gc.isenabled()
 import torch
 from sentinel.stressor.simulated_device import TensorAccount
-with TensorAccount(lambda size: True) as account:
+with TensorAccount(lambda size: True, lambda: 2**30) as account:
     torch.empty(8)[:4]
 settle_heap()
 left = len(gc.get_objects())
