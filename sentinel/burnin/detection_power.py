@@ -16,6 +16,7 @@ from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.measures import format_seconds
 from sentinel.burnin.record import GpuRecord
 from sentinel.config.options import DTYPES
+from sentinel.config.specs import parse_workload
 from sentinel.host.golden_store import dtype_of, sms_of
 
 #: A GPU is hot while it is at most this much cooler than its steady temperature.
@@ -82,6 +83,7 @@ def detection_power(record: GpuRecord, coverage: Sequence[Report]) -> dict[str, 
         # The rule of three: no error in n checks bounds the rate of errors by 3/n at 95 %.
         "error_rate_below": 3 / checks if checks and not errors else None,
         "confidence": 0.95,
+        "bounds": _bounds(coverage),
         "comparison": _comparison(record),
         "rounding": _rounding(record),
         "exercised": {
@@ -100,6 +102,24 @@ def detection_power(record: GpuRecord, coverage: Sequence[Report]) -> dict[str, 
             if name not in names
         ],
     }
+
+
+def _bounds(coverage: Sequence[Report]) -> list[dict[str, Any]]:
+    """Bound the rate of errors of each kind of result by its own checks; those without an error.
+
+    A bound over all kinds is that of none: most results may be of one.
+    """
+    checks, errors = Counter[str](), Counter[str]()
+    for phase in coverage:
+        name, options = parse_workload(phase["workload"])
+        kind = " ".join([name, options["dtype"]] if "dtype" in options else [name])
+        checks[kind] += int(phase["checks"])
+        errors[kind] += int(phase["errors"])
+    return [
+        {"kind": kind, "checks": count, "error_rate_below": 3 / count}
+        for kind, count in checks.items()
+        if count and not errors[kind]
+    ]
 
 
 def wilson(found: int, tried: int) -> list[float]:
@@ -209,12 +229,20 @@ def describe_bound(gpu: Report) -> str:
     power = gpu["detection_power"]
     if power["error_rate_below"] is None:
         return "" if power["checks"] else "no result was checked"
-    # A bound that is rounded down is none.
-    bound = Context(prec=2, rounding=ROUND_UP).create_decimal(str(power["error_rate_below"]))
-    return (
+    text = (
         f"no error in {power['checks']:,} checked results: fewer than"
-        f" {float(bound):.1e} per result, at {power['confidence'] * 100:g} %"
+        f" {_rounded_up(power['error_rate_below'])} per result, at {power['confidence'] * 100:g} %"
     )
+    bounds = power.get("bounds", ())
+    if len(bounds) > 1:
+        shown = (f"{row['kind']} {_rounded_up(row['error_rate_below'])}" for row in bounds)
+        text += f"; of each kind: {', '.join(shown)}"
+    return text
+
+
+def _rounded_up(bound: float) -> str:
+    """Format a bound; one that is rounded down is none."""
+    return f"{float(Context(prec=2, rounding=ROUND_UP).create_decimal(str(bound))):.1e}"
 
 
 def statements(gpu: Report) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ The layout of the page is ``web/templates/burnin.html``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.burnin.checks import measures
@@ -32,32 +32,46 @@ _VERDICTS = tuple(Verdict)
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
     yield from _head(report)
+    common = _in_common(report["gpus"])
+    for title, text in common:
+        yield f"each GPU: {title.lower()}: {text}"
     for gpu in sorted(report["gpus"], key=lambda one: _VERDICTS.index(one["verdict"])):
-        yield ""
-        serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
-        yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
-        for reason in _apart_from_phases(gpu, gpu["reasons"]):
-            yield f"            {reason}"
-        for action in _actions(gpu["checks"]):
-            yield f"            do: {action}"
-        whys = _whys(gpu)
-        for phase in gpu["coverage"]:
-            yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
-        for title, text in statements(gpu):
-            if text not in gpu["reasons"]:
-                yield f"            {title.lower()}: {text}"
-        if gpu["interruptions"]:
-            causes = ", ".join(
-                sorted({interruption["cause"] for interruption in gpu["interruptions"]})
-            )
-            count = format_count(len(gpu["interruptions"]), "interruption")
-            away = measures.format_seconds(sum(found["away_s"] for found in gpu["interruptions"]))
-            yield f"            {count}, {away} in all: {causes}"
-        if gpu["not_tested"]:
-            names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
-            yield f"            not tested: {names}"
-        for line in _skipped(gpu):
-            yield f"            {line}"
+        yield from _gpu_lines(gpu, common)
+
+
+def _gpu_lines(gpu: Mapping[str, Any], common: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines of a GPU, without what is said of each."""
+    yield ""
+    serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
+    yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
+    for reason in _apart_from_phases(gpu, gpu["reasons"]):
+        yield f"            {reason}"
+    for action in _actions(gpu["checks"]):
+        yield f"            do: {action}"
+    whys = _whys(gpu)
+    for phase in gpu["coverage"]:
+        yield f"            {_phase_line(phase, whys.get(phase['phase']))}"
+    for title, text in statements(gpu):
+        if text not in gpu["reasons"] and (title, text) not in common:
+            yield f"            {title.lower()}: {text}"
+    if gpu["interruptions"]:
+        causes = ", ".join(sorted({interruption["cause"] for interruption in gpu["interruptions"]}))
+        count = format_count(len(gpu["interruptions"]), "interruption")
+        away = measures.format_seconds(sum(found["away_s"] for found in gpu["interruptions"]))
+        yield f"            {count}, {away} in all: {causes}"
+    if gpu["not_tested"]:
+        names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
+        yield f"            not tested: {names}"
+    for line in _skipped(gpu):
+        yield f"            {line}"
+
+
+def _in_common(gpus: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Select what is said of each of several GPUs in the same words."""
+    if len(gpus) < 2:  # noqa: PLR2004 - of one, it is said there
+        return []
+    first, *others = (list(statements(gpu)) for gpu in gpus)
+    return [one for one in first if all(one in other for other in others)]
 
 
 def _apart_from_phases(gpu: Mapping[str, Any], reasons: Iterable[str]) -> list[str]:

@@ -98,6 +98,7 @@ class RecordedNode:
             self.samples += self._samples(index)
         self.counters = {"pci_devices": None, "selected": False, "known": {}}
         self.counters |= {"kernel_log_error": None, "host_before": {}, "host_after": {}}
+        self.counters["pci_paths"] = {}
 
     # --- what a test changes ------------------------------------------------------------------
 

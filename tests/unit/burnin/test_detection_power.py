@@ -164,7 +164,7 @@ def test_units_are_those_that_were_checked_and_others_have_their_reason(tmp_path
         {"unit": "exp", "checks": 9, "wrong": 0, "not_exercised": None},
         {"unit": "fp4", "checks": 0, "wrong": 0, "not_exercised": "this GPU has none"},
     ]
-    phase = {"checks": 9, "memory_share": None, "units": units}
+    phase = {"workload": "units", "checks": 9, "errors": 0, "memory_share": None, "units": units}
     found = detection_power(GpuRecord(uuid="GPU-1", index=0, phases=[]), [phase])
     assert found["exercised"]["parts"] == ["exp"]
     reasons = {row["part"]: row["why"] for row in found["not_exercised"]}

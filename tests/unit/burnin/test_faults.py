@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.peer_checks import RATE_LIMITS, judge_rate, peers_of
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from tests.harness.fault_changes import BAD, MIDDLE
 from tests.harness.faults import KINDS, ROWS, Fault
@@ -98,6 +102,30 @@ def test_no_second_fault_makes_the_exit_code_better(seed: int, tmp_path: Path) -
         case 2:
             node.samples[:] = [one for one in node.samples if one["event"] != "telemetry"]
     assert EXIT_CODES[node.judge(tmp_path / "three").verdict] != 0, row.name
+
+
+@pytest.mark.parametrize("right", ["FAIL", "INCOMPLETE", "WARN", "PASS"])
+def test_all_formats_have_one_answer(right: str, tmp_path: Path) -> None:
+    rows = [row for row in ROWS if row.name in QUICK and row.right == right and row.gpus < 8]
+    for number, row in enumerate(random.Random(right).sample(rows, min(6, len(rows)))):
+        judged = row.node().judge(tmp_path / str(number))
+        report = report_object(judged)
+        texts = {
+            name: FORMATS[name](judged, report) for name in ("text", "junit", "ocp", "summary")
+        }
+        verdict = judged.verdict.value
+        assert texts["text"].startswith(f"{verdict}  ")
+        assert json.loads(texts["summary"])["verdict"] == report["verdict"] == verdict
+        suites = ET.fromstring(texts["junit"])  # noqa: S314 - our own
+        failures, errors = (int(suites.get(name, "0")) for name in ("failures", "errors"))
+        assert (failures > 0) is (verdict == "FAIL"), row.name
+        assert errors > 0 or verdict != "INCOMPLETE", row.name
+        messages = [json.loads(line) for line in texts["ocp"].splitlines()]
+        end = messages[-1]["testRunArtifact"]["testRunEnd"]
+        wanted = {"FAIL": "FAIL", "INCOMPLETE": "NOT_APPLICABLE"}.get(verdict, "PASS")
+        assert end["result"] == wanted, row.name
+        if verdict != "PASS":
+            assert report["meaning"].partition(": ")[2], row.name
 
 
 #: The standard deviation of the rates of five good H100s.
