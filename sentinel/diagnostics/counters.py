@@ -107,7 +107,8 @@ def read_counters(
     for index, failure in faults.items():
         if index is not None:
             known = results.gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
-            results.gpus[index] = replace(known, lost=_describe(failure), failed={})
+            why = _describe(failure)
+            results.gpus[index] = replace(known, lost=why, unanswered=True, failed={})
         elif failure.call != one_shot.INVENTORY:
             driver_error = driver_error or _describe(failure)
     return CountersResult(

@@ -152,6 +152,8 @@ class Counters:
     # --- failures ----------------------------------------------------------------------------
     #: Why the whole GPU could not be read: it is lost, or a call hung or crashed the process.
     lost: str | None = None
+    #: Whether that was a call of ours that hung or crashed, and not the driver's word.
+    unanswered: bool = False
     #: The errors of the calls that failed, by field.
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -169,7 +171,7 @@ class Counters:
 READ_FIELDS = tuple(
     field.name
     for field in fields(Counters)
-    if field.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
+    if field.name not in {"uuid", "index", "name", "at", "driver", "lost", "unanswered", "failed"}
 )
 
 

@@ -83,7 +83,7 @@ def _errors(evidence: GpuEvidence, field: str) -> str:
 
 @check(
     "gpu.lost",
-    rule="fail if the GPU is lost, or a call for it hangs or crashes",
+    rule="fail if NVML calls it lost; not tested if a call for it hangs or crashes",
     source=f"{basis.XID_CATALOG}: 79",
     do=Action(
         Severity.ISOLATE, "RESTART_BM: drain the host and power-cycle it; look for XIDs in `dmesg`."
@@ -94,9 +94,13 @@ def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads every call.
     """
-    lost = [counters.lost for counters in (evidence.now, *evidence.readings)]
+    evidence.now  # noqa: B018 - raises without readings
+    lost = [one.lost for one in evidence.readings if not one.unanswered]
     for loss in (*filter(None, lost), *evidence.losses()):
         return Judgement(status=Status.FAIL, value="lost", evidence=loss)
+    for one in evidence.readings:
+        if one.unanswered:
+            return untested(one.lost or "")
     if (why := evidence.now.why_unread) is not None:
         return untested(why)
     return Judgement(status=Status.PASS, value="readable")
@@ -132,7 +136,7 @@ def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
     Reads nvmlDeviceGetSerial and nvmlDeviceGetVbiosVersion.
     """
     known = [
-        {one for one in (getattr(reading, name) for reading in evidence.readings) if one}
+        {getattr(one, name) for one in evidence.readings if one.lost is None} - {None}
         for name in ("serial", "vbios")
     ]
     for name, values in zip(("serial number", "VBIOS"), known, strict=True):

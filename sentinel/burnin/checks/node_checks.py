@@ -182,7 +182,8 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
     text = "; ".join(
         f"GPU {gpu.index} has no verdict: {gpu.lost or 'it was not used'}" for gpu in absent
     )
-    lost = by_limits(sum(gpu.lost is not None for gpu in absent), {"fail": limits["fail"]}, text)
+    gone = sum(gpu.lost is not None and not gpu.unanswered for gpu in absent)
+    lost = by_limits(gone, {"fail": limits["fail"]}, text)
     if lost.status is Status.FAIL:
         return lost
     return by_limits(len(absent), {"warn": limits["warn"]}, text)

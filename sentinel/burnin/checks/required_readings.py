@@ -91,8 +91,8 @@ def unread_groups(statuses: Mapping[str, Status], failed: Mapping[str, str]) -> 
 
 def why_unread(counters: Counters, results: Iterable[CheckResult]) -> str | None:
     """Name what of a GPU could not be read and should have been, or return None."""
-    if counters.why_unread is not None:
-        return counters.why_unread
+    if (why := counters.lost or counters.why_unread) is not None:
+        return why
     groups = unread_groups({one.id: one.status for one in results}, counters.failed)
     if not groups:
         return None

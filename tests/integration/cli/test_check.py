@@ -107,12 +107,15 @@ def test_a_warning_passes_but_for_nagios(check: Check, registry: Registry) -> No
     assert (code, out.split(" | ")[0]) == (1, "GPU WARNING - GPU 0: ecc.uncorrected = 1")
 
 
-def test_a_gpu_that_crashes_the_driver_fails_alone(check: Check, registry: Registry) -> None:
+def test_a_gpu_that_crashes_the_driver_is_alone_not_tested(
+    check: Check, registry: Registry
+) -> None:
     registry.inject(registry.gpus()[0].uuid, "crash")
     code, out, _ = check("--json")
     found = json.loads(out)["gpus"]
-    assert (code, [gpu["verdict"] for gpu in found]) == (1, ["fail", "pass"])
-    assert "crashed the process (SIGABRT)" in found[0]["checks"][0]["evidence"]
+    assert (code, [gpu["verdict"] for gpu in found]) == (3, ["not tested", "pass"])
+    evidence = next(one["evidence"] for one in found[0]["checks"] if one["id"] == "gpu.lost")
+    assert "crashed the process (SIGABRT)" in evidence
 
 
 def test_each_check_that_is_not_applicable_has_its_reason(check: Check) -> None:
@@ -136,7 +139,7 @@ def test_a_gpu_that_cannot_be_read_makes_the_check_incomplete(
     assert check("--npd")[0] == 2
     code, out, _ = check()
     assert (code, out.count("\n")) == (3, 4)
-    assert "GPU 1  not tested  Simulated GPU; not tested: 24 checks (a simulated error)\n" in out
+    assert "GPU 1  not tested  Simulated GPU; not tested: 26 checks (a simulated error)\n" in out
     # One that failed decides.
     inject(registry, 0, recovery_action="gpu_reset")
     assert check("--json")[0] == 1

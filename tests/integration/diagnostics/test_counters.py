@@ -257,7 +257,9 @@ def test_gpus_on_which_calls_hang_or_crash_cost_no_other_its_result(ask: Ask) ->
     assert fourth.lost == "nvmlDeviceGetFieldValues crashed the process (SIGABRT)"
     assert found.pci_devices is None  # its nodes must not be opened after that
     report = judge_node(found.counters, Thresholds())
-    assert [gpu.status for gpu in report.gpus] == ["fail", "fail", "pass", "fail"]
+    # What did not answer is not known; only the driver's own word is a loss.
+    unknown = "not tested"
+    assert [gpu.status for gpu in report.gpus] == [unknown, unknown, "pass", unknown]
 
 
 @pytest.mark.long

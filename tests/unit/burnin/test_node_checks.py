@@ -39,7 +39,8 @@ UNREAD = judged(
         failed=dict.fromkeys(set(READ_FIELDS) - {"remap_banks_low"}, "ERR!"),
     ),
 )
-LOST = judged(replace(HEALTHY, lost="nvmlDeviceGetTemperature did not return within 10 s"))
+SILENT = "nvmlDeviceGetTemperature did not return within 10 s"
+LOST = judged(replace(HEALTHY, lost=SILENT, unanswered=True))
 EMPTY = judged()
 #: Neither NVML nor the PCI bus has a GPU.
 GONE = judge_node((), Thresholds(), pci_devices=())
@@ -66,7 +67,7 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
             2,
             "GPU UNKNOWN - GPU 1: could not be read: memory errors, temperature, ",
         ),
-        (LOST, 1, 2, 1, "GPU CRITICAL - GPU 0: gpu.lost = lost (nvmlDeviceGetTemperature did not"),
+        (LOST, 3, 3, 2, "GPU UNKNOWN - GPU 0: nvmlDeviceGetTemperature did not return within"),
         (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (GONE, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (NO_DRIVER, 2, 3, 2, "GPU UNKNOWN - there is no driver / here xxx"),
