@@ -97,6 +97,8 @@ class FakeGpu:
     patterns: tuple[str, ...] = ()
     #: The error of each reading, or None.
     fault: str | None = None
+    #: Whether that is the driver's word that it is lost.
+    lost: bool = False
     #: The fields of each reading that make no sense; a time is relative to that of the reading.
     senseless: dict[str, Any] = field(default_factory=dict)
     #: The last reading with such fields.

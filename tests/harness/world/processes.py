@@ -306,7 +306,7 @@ class FakeProbe:
     def _read(self, fake: FakeGpu) -> Reading:
         at = self._world.now
         if fake.fault is not None:
-            return Reading(uuid=fake.gpu.uuid, at=at, fault=fake.fault)
+            return Reading(uuid=fake.gpu.uuid, at=at, fault=fake.fault, lost=fake.lost)
         processes = list(fake.foreign)
         child = fake.child
         if child is not None and child.memory and fake.child_pid_offset is not None:

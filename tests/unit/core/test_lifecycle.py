@@ -235,6 +235,25 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_reported_at_once() -> None:
     assert (event.gpu, event.fields["reason"]) == ("GPU-0", "the driver failed (unknown)")
 
 
+def test_a_gpu_that_is_called_lost_is_reported_although_it_was_unknown_before() -> None:
+    """Once for each time, however short: a burn-in fails by it."""
+    world = World()
+    world.run(times(world, "stressor.ready", 1))
+    fake = world.at(0)
+    fake.fault = "a call took 6 s"
+    world.run(times(world, "gpu.unknown", 1))
+    fake.fault, fake.lost = "it fell off the bus", True
+    world.run(times(world, "gpu.unknown", 2))
+    world.run_for(30.0)
+    fields = [event.fields for event in world.events("gpu.unknown")]
+    assert [(one["reason"], one["lost"]) for one in fields] == [
+        ("a call took 6 s", False),
+        ("it fell off the bus", True),
+    ]
+    fake.fault, fake.lost = None, False
+    world.run(times(world, "stressor.ready", 2))
+
+
 @pytest.mark.parametrize(("how", "asked"), [("kill", []), ("ask", ["GPU-0"])])
 def test_a_stop_kills_a_stressor_that_still_starts(how: str, asked: list[str]) -> None:
     """But for a GPU that a SIGKILL may leave unusable."""
