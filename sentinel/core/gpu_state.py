@@ -80,8 +80,8 @@ class Starting:
     announced_at: float = 0.0
     #: The most used memory that was explained while the announcement was valid, in bytes.
     level: int = 0
-    #: An event reported that it takes long.
-    slow: bool = False
+    #: How many events reported that it takes long; the second one, that its workload does.
+    slow_reports: int = 0
     #: It was told that only the supervisor can tell a newcomer.
     limited: bool = False
     #: What the child saw of another process that took memory meanwhile.

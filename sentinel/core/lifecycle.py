@@ -35,6 +35,8 @@ from sentinel.protocol.stressor import (
 #: A start that takes so many seconds is reported. With a standby stressor it takes one, without one
 #: some five, and 14 if torch is imported from a cold disk.
 SLOW_AFTER_S = 10.0
+#: For how long a workload prepares until its author is told how that ends.
+LONG_PREPARATION_S = 30.0
 
 
 def advance_start(
@@ -52,25 +54,39 @@ _STAGES = {
     StartStage.TAKING: "it takes its memory",
     StartStage.PREPARING: "the workload prepares and does its first work",
 }
+#: For the author of a workload.
+_NO_START = (
+    "; it has not called ctx.pace() twice, which it must before it is ready, and then every 50 ms"
+)
+_NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 
 def waits_for(starting: Starting) -> str:
     """Describe what a stressor does before it is ready."""
     if starting.announced is not None:
-        return _STAGES[starting.announced.stage]
+        told = _NO_START if starting.slow_reports > 1 else ""
+        return _STAGES[starting.announced.stage] + told
     if starting.attaching is not None:
         return "it creates its context"
     return "it imports torch and the module of the workload"
 
 
 def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
-    """Report a start that takes long, once."""
+    """Report a start that takes long, once, and then a workload that prepares for long, once."""
     starting = gpu_state.stressor
-    if not isinstance(starting, Starting) or starting.slow:
+    if not isinstance(starting, Starting):
         return Step(gpu_state)
-    now, due = seen.now, starting.since + SLOW_AFTER_S
+    now, said = seen.now, starting.announced
+    prepares = said is not None and said.stage is StartStage.PREPARING
+    if starting.slow_reports == 0:
+        due = starting.since + SLOW_AFTER_S
+    elif starting.slow_reports == 1 and prepares:
+        due = starting.announced_at + LONG_PREPARATION_S
+    else:
+        return Step(gpu_state)
     if now < due:
         return Step(gpu_state, due=due)
+    starting = replace(starting, slow_reports=starting.slow_reports + 1)
     event = gpu_event(
         "stressor.slow_start",
         gpu_state,
@@ -79,14 +95,11 @@ def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) ->
         since_s=now - starting.since,
         left_s=max(0.0, starting.since + config.start_timeout - now),
     )
-    return Step(replace(gpu_state, stressor=replace(starting, slow=True)), events=(event,))
+    return Step(replace(gpu_state, stressor=starting), events=(event,))
 
 
 #: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
 UNKILLABLE_AFTER_S = 10.0
-#: For the author of a workload.
-_NO_START = "; it must call ctx.pace() twice before it is ready, and then every 50 ms"
-_NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 
 def start(

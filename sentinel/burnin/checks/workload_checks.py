@@ -19,6 +19,7 @@ from sentinel.burnin.checks.check import (
     Thresholds,
 )
 from sentinel.burnin.record import GpuRecord
+from sentinel.core.burnin_progress import COUNTS
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 
@@ -56,6 +57,8 @@ class TrialResult(StrEnum):
     """The result of a trial."""
 
     WELL = "well"
+    REMARKS = "remarks"
+    """It broke no rule, but a check warns."""
     MISBEHAVED = "misbehaved"
     UNUSABLE = "unusable"
     """It cannot be imported, refused its options, or nothing could run here."""
@@ -309,21 +312,52 @@ def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.FAIL, value=errors, evidence=what)
 
 
+@check(
+    f"{_PREFIX}no_report",
+    source=basis.OWN,
+    do=_do(
+        "Call ctx.report() in each round, or try it for longer with --for. Without reports its "
+        "rates and checks are unknown, and a burn-in cannot count them."
+    ),
+)
+def no_report(evidence: TrialEvidence, _: Limits) -> Judgement:
+    """The workload reports its work.
+
+    Reads what its reports count.
+    """
+    seconds = evidence.work.get("seconds", 0.0)
+    if not seconds or any(evidence.work.get(count) for count in COUNTS):
+        return Judgement(status=Status.PASS)
+    what = f"it reported no work in {format_duration(seconds)}"
+    return Judgement(status=Status.WARN, evidence=what)
+
+
 # --- the result ------------------------------------------------------------------------------
 
 
 def problems_of(evidence: TrialEvidence) -> list[dict[str, str]]:
     """List the failed checks of a trial: the ``kind``, ``what`` was seen, and what to ``do``."""
+    return _found(evidence, Status.FAIL)
+
+
+def remarks_of(evidence: TrialEvidence) -> list[dict[str, str]]:
+    """List the checks that warn, as those that failed."""
+    return _found(evidence, Status.WARN)
+
+
+def _found(evidence: TrialEvidence, status: Status) -> list[dict[str, str]]:
     return [
         {"kind": found.id.removeprefix(_PREFIX), "what": found.evidence, "do": found.action}
         for found in TABLE.run(evidence, Thresholds())
-        if found.status is Status.FAIL
+        if found.status is status
     ]
 
 
-def result_of(evidence: TrialEvidence, problems: list[dict[str, str]]) -> TrialResult:
-    """Choose the result of a trial with these problems."""
-    if problems:
+def result_of(evidence: TrialEvidence) -> TrialResult:
+    """Choose the result of a trial."""
+    if problems := problems_of(evidence):
         unusable = all(problem["kind"] in _UNUSABLE for problem in problems)
         return TrialResult.UNUSABLE if unusable else TrialResult.MISBEHAVED
-    return TrialResult.WELL if evidence.incomplete is None else TrialResult.INCOMPLETE
+    if evidence.incomplete is not None:
+        return TrialResult.INCOMPLETE
+    return TrialResult.REMARKS if remarks_of(evidence) else TrialResult.WELL

@@ -17,6 +17,7 @@ from sentinel.burnin.checks.workload_checks import (
     TrialEvidence,
     TrialResult,
     problems_of,
+    remarks_of,
     result_of,
 )
 from sentinel.burnin.trial import TrialRequest, run_trial, usable_gpu
@@ -46,6 +47,7 @@ _SETTINGS = {"hang_after": "5s", "grace": "2s"}
 
 _EXIT_CODES = {
     TrialResult.WELL: ExitCode.OK,
+    TrialResult.REMARKS: ExitCode.OK,
     TrialResult.MISBEHAVED: ExitCode.FAIL,
     TrialResult.UNUSABLE: ExitCode.USAGE,
     TrialResult.INCOMPLETE: ExitCode.NOT_RUNNING,
@@ -102,10 +104,9 @@ def try_command(
             settings=settings,
             lent=lent,
         )
-        evidence, clean = run_trial(request, _show if sys.stderr.isatty() else lambda _: False)
-    problems = problems_of(evidence)
-    result = result_of(evidence, problems)
-    figures = _figures(request, evidence, problems, result)
+        evidence, clean = run_trial(request, _show)
+    result = result_of(evidence)
+    figures = _figures(request, evidence, result)
     if as_json:
         print_json(figures)
     else:
@@ -115,8 +116,9 @@ def try_command(
 
 
 def _show(event: EventInfo) -> bool:
-    """Print an event, but for those of the plan and the regular state."""
-    if event.name != "gpu.status" and not event.name.startswith("burnin."):
+    """Print an event, but for those of the plan and the regular state; in a pipe, a long wait."""
+    is_detail = event.name == "gpu.status" or event.name.startswith("burnin.")
+    if event.name == "stressor.slow_start" or (sys.stderr.isatty() and not is_detail):
         text = log_line(json.dumps(event.fields), colour=wants_colour(sys.stderr))
         if text is not None:
             click.echo(text, err=True)
@@ -126,7 +128,6 @@ def _show(event: EventInfo) -> bool:
 def _figures(
     request: TrialRequest,
     evidence: TrialEvidence,
-    problems: Sequence[Mapping[str, str]],
     result: TrialResult,
 ) -> dict[str, Any]:
     """Compute all figures of a trial for JSON; None is a missing measurement."""
@@ -141,7 +142,8 @@ def _figures(
         "index": request.gpu.index if started else None,
         "simulated": request.simulate is not None,
         "verdict": result,
-        "problems": problems,
+        "problems": problems_of(evidence),
+        "remarks": remarks_of(evidence),
         "incomplete": evidence.incomplete,
         "start_s": ready.get("start_s"),
         "held": ready.get("held"),
@@ -187,7 +189,7 @@ _ROWS = {
 
 
 def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report: the figures, then the problems.
+    """Yield the lines of the report: the figures, then the problems and remarks.
 
     Args:
         name: The name of the GPU.
@@ -213,12 +215,13 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
         text = render(sentence, shown)
         if text:
             yield f"    {row:<10}{text}"
-    for problem in f["problems"]:
-        yield f"PROBLEM {problem['kind']}: {problem['what']}"
-        if problem["do"]:
-            yield from textwrap.wrap(
-                f"do: {problem['do']}", 96, initial_indent="    ", subsequent_indent="        "
-            )
+    for word, found in (("PROBLEM", f["problems"]), ("REMARK", f["remarks"])):
+        for check in found:
+            yield f"{word} {check['kind']}: {check['what']}"
+            if check["do"]:
+                yield from textwrap.wrap(
+                    f"do: {check['do']}", 96, initial_indent="    ", subsequent_indent="        "
+                )
     if f["incomplete"] is not None:
         yield f"INCOMPLETE: {f['incomplete']}"
 

@@ -152,6 +152,17 @@ def segfaults(ctx: WorkloadContext) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def never_paces(_: WorkloadContext) -> None:
+    """Prepare without end."""
+    time.sleep(FOREVER)
+
+
+def never_reports(ctx: WorkloadContext) -> None:
+    """Pace, and report nothing."""
+    while ctx.pace(0.02):
+        pass
+
+
 def spins_without_end(ctx: WorkloadContext) -> None:
     """Loop without end, and never pace."""
     become_ready(ctx)

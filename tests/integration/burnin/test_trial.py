@@ -151,6 +151,25 @@ def test_the_settings_of_the_host_do_not_apply_to_a_trial(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: SimulatedHost) -> None:
+    with begun(simulated, "try", "bad_workloads:never_paces") as process:
+        assert process.stderr is not None
+        late, told = process.stderr.readline(), process.stderr.readline()
+    assert "not ready after 10" in late
+    assert "the workload prepares and does its first work" in late
+    assert "it has not called ctx.pace() twice" in told
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_workload_that_never_reports_gets_a_remark(simulated: SimulatedHost) -> None:
+    code, figures = try_on(simulated, "bad_workloads:never_reports", "--for", "2s")
+    assert (code, figures["verdict"], figures["problems"]) == (0, "remarks", []), figures
+    assert [remark["kind"] for remark in figures["remarks"]] == ["no_report"]
+
+
+@pytest.mark.long
 def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got_memory()

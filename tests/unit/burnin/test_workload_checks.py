@@ -11,6 +11,7 @@ from sentinel.burnin.checks.workload_checks import (
     TrialEvidence,
     TrialResult,
     problems_of,
+    remarks_of,
     result_of,
 )
 from sentinel.burnin.record import load
@@ -69,14 +70,42 @@ def failed(kind: FailureKind, name: str = "stressor.failed") -> Events:
 WELL = (*RAN, ended(), stopped())
 
 
-def judged(trial: TrialEvidence) -> TrialResult:
-    return result_of(trial, problems_of(trial))
-
-
 def test_a_workload_without_problems_passes() -> None:
     trial = evidence(WELL)
-    assert (problems_of(trial), trial.incomplete) == ([], None)
-    assert judged(trial) is TrialResult.WELL
+    assert (problems_of(trial), remarks_of(trial), trial.incomplete) == ([], [], None)
+    assert result_of(trial) is TrialResult.WELL
+
+
+SILENT = (*RAN, event("burnin.phase_ended", 6.0, phase="trial", seconds=5.0, iterations=0))
+
+
+def test_a_workload_that_reports_nothing_gets_a_remark() -> None:
+    trial = evidence((*SILENT, stopped()))
+    assert (problems_of(trial), result_of(trial)) == ([], TrialResult.REMARKS)
+    (remark,) = remarks_of(trial)
+    assert (remark["kind"], remark["what"]) == ("no_report", "it reported no work in 5 s")
+    assert "ctx.report()" in remark["do"]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [{"seconds": 5.0, count: 1} for count in ("iterations", "flops", "bytes", "checks")]
+    + [{"seconds": 0.0, "iterations": 0}],
+)
+def test_any_report_will_do_and_none_is_asked_for_before_work(work: dict[str, float]) -> None:
+    trial = evidence((*RAN, event("burnin.phase_ended", 6.0, phase="trial", **work), stopped()))
+    assert (remarks_of(trial), result_of(trial)) == ([], TrialResult.WELL)
+
+
+@pytest.mark.parametrize(
+    ("trial", "result"),
+    [
+        (evidence((*SILENT, stopped(killed=True))), TrialResult.MISBEHAVED),
+        (evidence((*SILENT, stopped()), interrupted="SIGINT"), TrialResult.INCOMPLETE),
+    ],
+)
+def test_a_remark_hides_nothing_worse(trial: TrialEvidence, result: TrialResult) -> None:
+    assert (result_of(trial), len(remarks_of(trial))) == (result, 1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +180,7 @@ def test_each_problem_is_reported_with_advice(
     events: Events, kind: str, what: str, do: str
 ) -> None:
     trial = evidence(events)
-    assert judged(trial) is TrialResult.MISBEHAVED
+    assert result_of(trial) is TrialResult.MISBEHAVED
     (problem,) = problems_of(trial)
     assert problem["kind"] == kind
     assert what in problem["what"]
@@ -175,7 +204,7 @@ def test_what_is_not_the_workloads_fault_is_no_problem(more: Events) -> None:
 @pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN])
 def test_a_workload_that_never_ran_is_unusable(kind: FailureKind) -> None:
     trial = evidence(failed(kind, "stressor.fatal"))
-    assert judged(trial) is TrialResult.UNUSABLE
+    assert result_of(trial) is TrialResult.UNUSABLE
     (problem,) = problems_of(trial)
     assert (problem["kind"], problem["what"]) == (kind, "the reason")
 
@@ -197,14 +226,14 @@ def test_a_workload_that_never_ran_is_unusable(kind: FailureKind) -> None:
     ],
 )
 def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: TrialEvidence, reason: str) -> None:
-    assert judged(trial) is TrialResult.INCOMPLETE
+    assert result_of(trial) is TrialResult.INCOMPLETE
     assert reason in str(trial.incomplete)
 
 
 def test_a_problem_before_a_signal_is_still_reported() -> None:
     long = (status(5.2, longest=0.3), status(5.3, longest=0.3))
     trial = evidence((*RAN, *long, stopped()), interrupted="SIGINT")
-    assert judged(trial) is TrialResult.MISBEHAVED
+    assert result_of(trial) is TrialResult.MISBEHAVED
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from sentinel.protocol.stressor import (
     FailureKind,
     StartStage,
 )
+from sentinel.protocol.views import GpuView
 from tests.harness.core_scenarios import occupied, reconfigured, started, times
 from tests.harness.world import GIB, World
 
@@ -175,6 +176,13 @@ def stuck(*messages: ChildMessage, config: Config | None = None) -> World:
     return world
 
 
+def view_of(world: World) -> GpuView:
+    (view,) = gpu_views(
+        world.state, Observation(now=world.now, readings=dict(world.supervisor._readings))
+    )
+    return view
+
+
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
@@ -196,12 +204,38 @@ def test_a_start_that_takes_long_says_what_it_waits_for(
     assert reason in str(event.fields["reason"])
     assert event.fields["since_s"] == pytest.approx(10.0, abs=0.2)
     assert event.fields["left_s"] == pytest.approx(170.0, abs=0.2)
-    seen = Observation(now=world.now, readings=dict(world.supervisor._readings))
-    (view,) = gpu_views(world.state, seen)
+    view = view_of(world)
     assert (view.stressor, view.rule) == ("STARTING", "starting")
     assert reason in view.reason
-    world.run_for(30.0)
+    world.run_for(15.0)
     assert len(world.events("stressor.slow_start")) == 1, "it is reported once"
+
+
+def test_a_workload_that_prepares_for_long_is_told_how_that_ends() -> None:
+    world = stuck(CONTEXT, TAKING)
+    world.run_for(12.0)
+    prepares = world.now
+    world.child().outbox.append(TAKEN)
+    world.run_for(29.5)
+    assert "pace" not in view_of(world).reason
+    (first,) = world.events("stressor.slow_start")
+    assert "pace" not in str(first.fields["reason"])
+    world.run(times(world, "stressor.slow_start", 2), within=1.0)
+    assert world.now - prepares == pytest.approx(30.0, abs=0.3)
+    told = str(world.events("stressor.slow_start")[1].fields["reason"])
+    assert "it has not called ctx.pace() twice" in told
+    assert told in view_of(world).reason
+    world.run_for(100.0)
+    assert len(world.events("stressor.slow_start")) == 2, "it is told once"
+
+
+@pytest.mark.parametrize("messages", [(), (CONTEXT,), (CONTEXT, REHEARSING), (CONTEXT, TAKING)])
+def test_only_a_workload_that_prepares_is_told_of_its_pace(
+    messages: tuple[ChildMessage, ...],
+) -> None:
+    world = stuck(*messages)
+    world.run_for(170.0)
+    assert len(world.events("stressor.slow_start")) == 1
 
 
 def test_the_failure_of_such_a_start_names_the_same_reason() -> None:
