@@ -224,7 +224,7 @@ class PhaseRecord:
         return [
             s.values[unit] / s.values["seconds"]
             for s in self.judged(self.reports)
-            if s.values["seconds"] > 0 and s.values[unit] > 0
+            if s.values["seconds"] > 0 and (s.values[unit] or 0) > 0
         ]
 
 
@@ -394,8 +394,9 @@ def load(
                 _take_event(record, event)
     logged: list[XidEvent | KernelFault] = []
     closed = False
-    for sample in samples:
+    for number, sample in enumerate(samples):
         closed = sample["event"] == LAST
+        dropped += abs(number - sample.get("count", number)) if closed else 0
         parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
         if sample["event"] in _LOGGED:

@@ -19,6 +19,7 @@ from sentinel.burnin.resume import begun_with, check_settings, earlier_work
 from sentinel.burnin.run_folder import (
     RunFolder,
     complete,
+    count_lines,
     last_moment,
     new_run,
     prepare,
@@ -137,7 +138,7 @@ def record_run(
             if request.text is None:  # only now, since a refused run leaves its folder as it was
                 reopen(folder, _present_settings(client, request, work.gpus), before)
             on_start(client, run.id)
-            write = Samples(json_lines(samples, {}), kernel).write
+            write = Samples(json_lines(samples, {}), kernel, count_lines(folder.samples)).write
             sampler = Sampler(client, run.gpus, work.plan.seconds, write)
             sampler.start()
             try:

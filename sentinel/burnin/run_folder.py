@@ -331,6 +331,11 @@ def reopen(
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
+def count_lines(path: Path) -> int:
+    """Count the JSON objects of a file, as ``lines`` reads them."""
+    return sum(1 for _ in lines(path))
+
+
 def last_moment(folder: RunFolder) -> float:
     """Find when the last event or sample of a run was recorded, by the monotonic clock.
 

@@ -14,6 +14,7 @@ from sentinel.burnin.record import (
     CHECKSUM,
     END,
     KERNEL_FAULT,
+    LAST,
     LINK,
     LOST,
     SELFTEST,
@@ -89,9 +90,11 @@ class Samples:
     Args:
         write: Takes the samples.
         kernel: The kernel's log.
+        written: How many samples the file has already.
     """
 
-    def __init__(self, write: Sink, kernel: KernelLog) -> None:
+    def __init__(self, write: Sink, kernel: KernelLog, written: int = 0) -> None:
+        self._written = written
         self._sink = write
         self._kernel = kernel
         self._log = LogParser()
@@ -112,14 +115,19 @@ class Samples:
                         continue
                     if not self._write(sample(name, found.at, fields=vars(found))):
                         self._kernel.error = f"{what} could not be recorded"
+            if event.name == LAST:
+                # A file from which some were taken away has fewer.
+                event = replace(event, fields={**event.fields, "count": self._written})
             self._write(event)
 
     def _write(self, event: Event) -> bool:
         try:
             if self._dropped:
                 self._sink(sample(LOST, event.at, fields={"events": self._dropped}))
+                self._written += 1
                 self._dropped = 0
             self._sink(event)
+            self._written += 1
         except (OSError, ValueError):
             self._dropped += 1
             return False

@@ -168,6 +168,14 @@ def _unknown(record: GpuRecord) -> list[str]:
     found = []
     if not any(int(phase.work.get("checks", 0)) for phase in record.phases):
         found.append("no result was checked")
+    found += [
+        f"phase {phase.phase.name} checked nothing"
+        for phase in record.phases
+        if phase.complete
+        and phase.phase.checked
+        and not int(phase.work.get("checks", 0))
+        and not found
+    ]
     if record.before is None:
         found.append("its counters before the run are not known")
     elif (why := record.before.why_unread) is not None:

@@ -279,7 +279,7 @@ class Run:
             work={"passes": 1, "share": self.share, "checks": self.checks},
         )
         done = 0.0 if self.given_up else self.phase_of_links.seconds
-        work_of_links = {"given_up": self.given_up, "longest": done}
+        work_of_links = {"given_up": self.given_up, "longest": done, "checks": self.checks}
         links = PhaseRecord(phase=self.phase_of_links, work=work_of_links)
         links.links = self.links.samples() if self.links is not None else []
         copy = PhaseRecord(phase=COPY, work={"seconds": COPY.seconds})

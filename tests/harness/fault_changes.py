@@ -145,6 +145,13 @@ def slower(factor: float, *phases: str, unit: str = "flops", **readings: Any) ->
     return apply
 
 
+def slower_all(node: RecordedNode, _: Moment) -> None:
+    """Let all GPUs compute at 80 % of their rate."""
+    for row in node.samples:
+        if row["event"] == "work":
+            row["flops"] *= 0.8
+
+
 def links(part: LinkPart, factor: float = 1.0, **values: Any) -> Apply:
     """Scale the rates of one part of the test of links."""
 
@@ -235,6 +242,44 @@ def unlisted_link(node: RecordedNode, _: Moment) -> None:
     del node.after[BAD]["nvlinks"][5]
 
 
+def without(event: str, *phases: str) -> Apply:
+    """Record none of these samples in a part of phases."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        gone = {id(row) for row in node.rows(BAD, event, *phases, part=moment.part)}
+        node.samples[:] = [row for row in node.samples if id(row) not in gone]
+
+    return apply
+
+
+def never_read_again(node: RecordedNode, _: Moment) -> None:
+    """Let the counters after the run be those before it."""
+    node.after[BAD] = dict(node.before[BAD])
+
+
+def unchecked_phase(node: RecordedNode, _: Moment) -> None:
+    """Check no result of the steady phase."""
+    node.ends_of(BAD, STEADY)["checks"] = 0
+
+
+def sampled_error(node: RecordedNode, _: Moment) -> None:
+    """Have a wrong result in a sample alone."""
+    node.rows(BAD, "work", STEADY)[50]["errors"] = 1
+
+
+def stuck_heat(node: RecordedNode, _: Moment) -> None:
+    """Vary the temperature by a degree of noise at any power."""
+    for number, row in enumerate(node.rows(BAD, "telemetry")):
+        row["temperature_c"] = 40 + number % 2
+
+
+def narrow_slot(node: RecordedNode, _: Moment) -> None:
+    """Let GPU and slot allow half of the lanes."""
+    for row in (node.before[BAD], node.after[BAD]):
+        row["pcie_width_maximum"] = 8
+    telemetry(pcie_width=8)(node, ALL)
+
+
 def no_results(node: RecordedNode, _: Moment) -> None:
     """Check nothing."""
     for phase in node.spans:
@@ -318,7 +363,7 @@ def all_limited(node: RecordedNode, _: Moment) -> None:
 def locked(node: RecordedNode, moment: Moment) -> None:
     """Lock the clocks."""
     reasons = ["applications_clocks_setting"]
-    slower(0.7, STEADY, FP16, power_w=560.0)(node, moment)
+    slower(0.7, STEADY, FP16, power_w=560.0, sm_clock_mhz=1150)(node, moment)
     telemetry(reasons=reasons)(node, ALL)
 
 

@@ -45,6 +45,8 @@ from tests.harness.fault_changes import (
     locked,
     lost_samples,
     mig,
+    narrow_slot,
+    never_read_again,
     no_results,
     no_time_of,
     not_listed,
@@ -53,14 +55,19 @@ from tests.harness.fault_changes import (
     only_nvml,
     reloaded,
     reset,
+    sampled_error,
     slower,
+    slower_all,
     some,
     standing,
+    stuck_heat,
     telemetry,
     twin_serial,
+    unchecked_phase,
     unlisted_link,
     unread,
     virtual,
+    without,
     xid,
 )
 from tests.harness.recorded_node import (
@@ -192,6 +199,10 @@ def _results() -> Iterator[Kind]:
                checksums("0x1", "0x1", "0x9"), FAIL, "golden.stored", source=_BITS, sizes=(1,))
     yield kind("no-results", "no result was checked", no_results, INCOMPLETE, "no result",
                source=_OWN, sizes=(1, 2))
+    yield kind("steady-unchecked", "no result of the steady phase was checked", unchecked_phase,
+               INCOMPLETE, "checked nothing", source=_OWN)
+    yield kind("sampled-error", "a wrong result that a sample has alone", sampled_error, FAIL,
+               "results.wrong", source=_FB)
     yield kind("link-data", "wrong bytes over a link", links(LinkPart.TO_DEVICE, wrong=8), FAIL,
                "links.data", source=_FB, sizes=(1, 2))
 
@@ -318,6 +329,17 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.power", source=_FIELD)
     yield kind("width-zero", "the width of its link reads 0", telemetry(pcie_width=0), INCOMPLETE,
                "pcie.width", source=_FIELD)
+    yield kind("no-work", "no work of the steady phase was recorded", without("work", STEADY),
+               INCOMPLETE, "load.recorded", source=_OWN, moments=(ALL,), sizes=(1, 8))
+    yield kind("no-readings", "no readings of half of the steady phase", without(
+        "telemetry", STEADY), INCOMPLETE, "load.recorded", source=_OWN,
+        moments=(Moment("last", slice(500, 1000), 0.75),), sizes=(1, 8))
+    yield kind("not-read-again", "its counters after the run are those before it",
+               never_read_again, INCOMPLETE, "not judged", source=_OWN, moments=(AFTER,))
+    yield kind("sensor-stuck", "a temperature of 40 or 41 C at any power", stuck_heat, INCOMPLETE,
+               "temperature.sensor", source=_FIELD, sizes=(2, 8))
+    yield kind("spikes", "95 C in every third reading", some(3, STEADY, temperature_c=95), FAIL,
+               "temperature.gpu", source="NVML: the card's own maximum", sizes=(1,))
     for name, value in (("none", None), ("zero", 0), ("constant", 25)):
         values = {"temperature_c": value}
         ends = both(absent(), after(**values))
@@ -352,6 +374,11 @@ def _rates() -> Iterator[Kind]:
         yield kind(f"cycle-{number}", f"cycle {number} of four at half of everything",
                    cycle(number, 0.5, power_w=300.0), FAIL, "rate.", source=_OWN, sizes=(1, 8),
                    phases=CYCLES)
+    yield kind("beyond-limit", "a fifth of the rate at a limit of 650 of 700 W", both(
+        limited, slower(0.2, STEADY, FP16, power_limit_w=650.0, power_w=640.0),
+        after(power_limit_w=650.0)), FAIL, "rate.", source=_OWN, sizes=(8,))
+    yield kind("slow-all", "80 % of the reference on all GPUs", slower_all, WARN, "rate.reference",
+               source=_OWN, sizes=(2, 8))
     yield kind("slow-limited", "half the rate of seven peers with the same lowered limit",
                all_limited, FAIL, "rate.peers", source=_FRYER, sizes=(8,))
 
@@ -405,6 +432,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("generation", "generation 1 of 5 under load", telemetry(pcie_generation=1), FAIL,
                "pcie.generation", source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL),
                sizes=(1,))
+    yield kind("narrow-slot", "GPU and slot allow 8 lanes, those of seven peers 16", narrow_slot,
+               WARN, "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(2, 8))
     yield kind("replays", "100,000 replays", after(pcie_replays_total=100_000), FAIL,
                "pcie.replay", source=_DCGM, moments=(AFTER,))
     yield kind("host-link", "40 % of the rate to the host", links(LinkPart.TO_HOST, 0.4), FAIL,

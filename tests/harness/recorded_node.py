@@ -70,6 +70,8 @@ class RecordedNode:
     every_s: float = 1.0
     offsets: dict[int, float] = field(default_factory=dict)
     settings: list[Row] = field(default_factory=list)
+    #: How many samples were written, if some were taken away since.
+    written: int | None = None
     before: list[Row] = field(init=False)
     after: list[Row] = field(init=False)
     events: list[Row] = field(init=False)
@@ -155,7 +157,8 @@ class RecordedNode:
         folder.write(folder.header, {**header, "node": {**node, "uid": 0}})
         after = [row for row in self.after if row.get("uuid")]
         folder.write(folder.counters, {"before": self.before, "after": after, **self.counters})
-        last = {"at": self.ended, "event": "last", "gpu": None, "index": None}
+        count = len(self.samples) if self.written is None else self.written
+        last = {"at": self.ended, "event": "last", "gpu": None, "index": None, "count": count}
         _write_rows(folder.events, self.events)
         _write_rows(folder.samples, [*self.samples, last])
         return folder

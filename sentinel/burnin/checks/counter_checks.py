@@ -137,14 +137,15 @@ def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
     """
     known = [
         {getattr(one, name) for one in evidence.readings if one.lost is None} - {None}
-        for name in ("serial", "vbios")
+        for name in ("serial", "vbios", "name")
     ]
-    for name, values in zip(("serial number", "VBIOS"), known, strict=True):
+    for name, values in zip(("serial number", "VBIOS", "model"), known, strict=True):
         if len(values) > 1:
             return untested(f"its {name} was {' and '.join(sorted(values))}")
-    if not any(known):
+    if not any(known[:2]):
         read(evidence.now, "vbios")
-    return Judgement(status=Status.PASS, value=", ".join(one for values in known for one in values))
+    found = ", ".join(one for values in known[:2] for one in values)
+    return Judgement(status=Status.PASS, value=found)
 
 
 #: What to do for each of the driver's recovery actions.

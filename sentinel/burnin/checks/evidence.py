@@ -198,7 +198,7 @@ class GrowthEvidence(GpuEvidence):
         kept = any(word in field for word in _KEPT)
         former: float | None = None
         for before, after, ended in self.parts:
-            if before is None or after is None:
+            if before is None or after is None or (ended and after == before):
                 unknown.append(untested("it needs two readings"))
                 continue
             try:

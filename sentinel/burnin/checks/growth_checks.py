@@ -53,7 +53,14 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
         text += f" for {others:.4g} s"
     text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
     possible = evidence.per_second(grown.least, beside_others=True)
-    return grown.judged(evidence.judge_rate(evidence.per_second(own), possible, limits, text))
+    found = evidence.judge_rate(evidence.per_second(own), possible, limits, text)
+    if limits and reason and found.status is Status.PASS:
+        sampled = _sampled(evidence, limits, reason)
+        if sampled.status is Status.FAIL:
+            return replace(
+                sampled, status=Status.WARN, evidence=f"{sampled.evidence}, which grew: {text}"
+            )
+    return grown.judged(found)
 
 
 #: Fewer readings of a slowdown are no fault (NVIDIA/NVSentinel, runbook gpu-power-brake).

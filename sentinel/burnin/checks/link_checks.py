@@ -49,7 +49,13 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
     text = f"{value} of {most}"
     if own is not None and (getattr(evidence.now, own) or 0) > most:
         text += f"; the GPU allows {getattr(evidence.now, own)}, its slot does not"
-    return replace(by_limits(most - value, limits, text), value=value)
+    judged = replace(by_limits(most - value, limits, text), value=value)
+    name = evidence.now.name
+    twins = [getattr(one, f"{field}_maximum") or 0 for one in evidence.node if one.name == name]
+    if judged.status is Status.PASS and most < max(twins, default=0):
+        text += f"; that of another GPU of the model is {max(twins)}"
+        return replace(judged, status=Status.WARN, evidence=text)
+    return judged
 
 
 @_full_link("pcie.generation", rule=f"generations {_BELOW}")

@@ -49,6 +49,8 @@ _WORST_SHARE = 0.05
 #: A temperature that differs from both its neighbours by more, in degrees Celsius, is an error of
 #: the reading, and so is one above the highest that a GPU can have.
 _JUMP_C, _HIGHEST_C = 30.0, 150.0
+#: More such readings than so many, and than one in a hundred, are none.
+_FEW_ERRORS = 2
 #: Readings of this name fall where temperatures rise.
 _MARGIN = "temperature_margin_c"
 
@@ -197,7 +199,8 @@ class LoadEvidence(GrowthEvidence):
             for (_, first), (_, value), (_, last) in zip(known, known[1:], known[2:], strict=False)
             if sign * (value - first) > _JUMP_C and sign * (value - last) > _JUMP_C
         ]
-        return jumps + [value for _, value in known if value > _HIGHEST_C]
+        errors = jumps + [value for _, value in known if value > _HIGHEST_C and value not in jumps]
+        return errors if len(errors) <= max(_FEW_ERRORS, len(known) / 100) else []
 
     def losses(self) -> list[str]:
         """Describe each time at which the driver called the GPU lost."""
@@ -261,7 +264,9 @@ def wrong_results(record: GpuRecord) -> int:
     """Count the wrong results of a GPU, without differences from golden checksums."""
     # A lost event must not hide an error, and a phase does not count those of its stressor's end.
     reported = sum(int(event["errors"]) for event in record.named("stressor.mismatch"))
-    wrong = max(reported, sum(int(phase.work.get("errors", 0)) for phase in record.phases))
+    counted = sum(int(phase.work.get("errors", 0)) for phase in record.phases)
+    sampled = sum(int(s.values.get("errors") or 0) for p in record.phases for s in p.reports)
+    wrong = max(reported, counted, sampled)
     found = findings(record)
     if found and all(event["place"] == FindingPlace.GOLDEN for event in found):
         # Each counts as one error, although the GPU that was first may be the faulty one.
@@ -508,6 +513,8 @@ def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 #: A rise of the power by so many watts, or by this share of the highest, changes any temperature.
 _RISE_W, _RISE_SHARE = 200.0, 0.3
+#: A temperature that varies by so many degrees Celsius at most has not changed.
+_STUCK_C = 2.0
 
 
 @check(
@@ -523,18 +530,16 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     Reads nvmlDeviceGetTemperature and nvmlDeviceGetPowerUsage over the whole run.
     """
     name = "temperature_c"
-    readings = [value for one in evidence.readings for value in known_value(one, name)]
-    values = readings + evidence.samples(name)
+    telemetry = [sample.values for sample in evidence.record.telemetry]
+    values = [float(one[name]) for one in telemetry if one.get(name) is not None]
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
-    powers = [
-        value for s in evidence.record.telemetry for value in [s.values.get("power_w")] if value
-    ]
+    powers = [float(one["power_w"]) for one in telemetry if one.get("power_w")]
     rise = max(powers, default=0.0) - min(powers, default=0.0)
     spread = max(values) - min(values)
     text = f"{min(values):g} to {max(values):g} C while the power varied by {rise:,.0f} W"
-    if not spread and rise >= min(_RISE_W, _RISE_SHARE * max(powers, default=0.0)) > 0:
-        return untested(f"it read {values[0]:g} C all the time, {text.partition(' C ')[2]}")
+    if spread <= _STUCK_C and rise >= min(_RISE_W, _RISE_SHARE * max(powers, default=0.0)) > 0:
+        return untested(f"it read {text}")
     return Judgement(status=Status.PASS, value=spread, evidence=text)
 
 
@@ -568,3 +573,55 @@ def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if found and max(found)[0] >= _OTHERS:
         return replace(judged, status=Status.FAIL)
     return judged
+
+
+#: So much of the time of a phase that counts must be in its samples, and how long a phase must be.
+_RECORDED_SHARE, _RECORDED_S = 0.7, 20.0
+
+
+@check(
+    "load.recorded",
+    rule="not tested if less than 0.7 of a steady phase is in its samples",
+    source=basis.OWN,
+    do=basis.NOTHING,
+    unit="of the time",
+)
+def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
+    """The work and the readings of every steady phase were recorded.
+
+    Reads the samples of each second against the stretches that count.
+    """
+    shares = [
+        (share, f"{what} of {phase.phase.name}")
+        for phase in steady_phases(evidence.record)
+        for what, share in _recorded_shares(phase).items()
+    ]
+    if not shares:
+        return untested(NO_STEADY)
+    share, what = min(shares)
+    text = f"{share:.0%} of the {what} were recorded"
+    if share < _RECORDED_SHARE:
+        return untested(text)
+    return Judgement(status=Status.PASS, value=round(share, 4), evidence=text)
+
+
+def _recorded_shares(phase: PhaseRecord) -> dict[str, float]:
+    """Compute how much of a phase its samples cover, by what they are of."""
+    seconds = sum(last - first for first, last in phase.stretches)
+    reports = [one.values for one in phase.judged(phase.reports)]
+    readings = phase.judged(phase.telemetry)
+    if seconds < _RECORDED_S:
+        return {"work": float(bool(reports)), "readings": float(bool(readings))}
+    if phase.phase.workload.partition(":")[0] == "gemm":
+        reports = [one for one in reports if one["flops"]]
+    gaps = sorted(last.at - first.at for first, last in pairwise(readings))
+    interval = gaps[len(gaps) // 2] if gaps else 0.0
+    known = sum(any(v is not None for k, v in s.values.items() if k in _READ) for s in readings)
+    return {
+        "work": min(1.0, sum(float(one["seconds"]) for one in reports) / seconds),
+        "readings": min(1.0, known * interval / seconds),
+    }
+
+
+#: Readings of which one at least is known if the GPU was read.
+_READ = frozenset({"power_w", "temperature_c", "sm_clock_mhz"})

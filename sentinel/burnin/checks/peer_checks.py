@@ -297,6 +297,32 @@ def _explained(evidence: LoadEvidence) -> str:
     return ""
 
 
+#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
+_EXPLAINED = 0.8
+
+
+def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
+    """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
+    own = evidence.record
+    default = own.before.power_limit_default_w if own.before is not None else None
+    limit = _lowest_limit(own)
+    for phase in _compared(own, unit):
+        others = [one for one in _at_the_same_time(evidence, phase) if one is not phase]
+        rates = [rate for one in others if (rate := _rate(one, unit)) is not None]
+        clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
+        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit) or 0.0
+        shares = [limit / default] if limit and default and limit / default < SAME_LIMIT else []
+        shares += [clock / statistics.median(clocks)] if clock and clocks else []
+        if not rates or not shares:
+            continue
+        expected = min([1.0, *shares]) * _EXPLAINED
+        share = rate / statistics.median(rates)
+        if share < expected:
+            text = f"{phase.phase.name}: {share:.2f} of its peers, which {why} does not explain"
+            return Judgement(status=Status.FAIL, value=round(share, 4), evidence=text)
+    return None
+
+
 def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement:
     """Judge each phase by those of equal GPUs: the worst decides."""
     own = evidence.record
@@ -333,7 +359,8 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         return min(found, key=lambda one: (order.index(one.status), one.value or 0.0))
     limited = _limited(own)
     if unlike:
-        return untested(limited or "CONFIG: the power limits or clocks of its peers differ")
+        why = limited or "CONFIG: the power limits or clocks of its peers differ"
+        return _beyond_excuse(evidence, unit, why) or untested(why)
     if not _compared(own, unit):
         return untested(limited or (NO_STEADY if unit == "flops" else "no bandwidth counts"))
     return not_applicable(f"not compared: fewer than {MIN_PEERS} equal GPUs ran at the same time")
@@ -582,7 +609,12 @@ def _temperature_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 @check(
-    "rate.reference", source=basis.DCGM_SHARE, do=basis.SLOW, unit="of the median", fail=below(0.75)
+    "rate.reference",
+    source=f"{basis.DCGM_SHARE}; the warning: {basis.OWN}, the slowest of ten good cards had 0.952",
+    do=basis.SLOW,
+    unit="of the median",
+    fail=below(0.75),
+    warn=below(0.90),
 )
 def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as others of its model.

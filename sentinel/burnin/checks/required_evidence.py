@@ -57,7 +57,7 @@ REQUIRED = (
     Required(what="NVLink", checks=("nvlink.lost", "nvlink.inactive")),
     Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
     Required(what="XIDs", checks=("xid",)),
-    Required(what="the load", checks=("load.power",), steady=True),
+    Required(what="the load", checks=("load.power", "load.recorded"), steady=True),
     Required(
         what="the PCIe link under load",
         checks=("pcie.width", "pcie.generation"),
