@@ -383,6 +383,7 @@ def test_a_workload_that_prints_much_fills_no_disk_and_goes_on(daemon: Daemon) -
     assert daemon.places.stderr.stat().st_size <= MAX_BYTES
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_code_of_another_user_is_not_imported_and_its_session_is_named(
     daemon: Daemon, tmp_path: Path

@@ -229,6 +229,7 @@ def test_a_workload_that_prepares_for_long_is_told_how_that_ends() -> None:
     assert len(world.events("stressor.slow_start")) == 2, "it is told once"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("messages", [(), (CONTEXT,), (CONTEXT, REHEARSING), (CONTEXT, TAKING)])
 def test_only_a_workload_that_prepares_is_told_of_its_pace(
     messages: tuple[ChildMessage, ...],
