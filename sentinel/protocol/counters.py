@@ -152,8 +152,8 @@ class Counters:
     # --- failures ----------------------------------------------------------------------------
     #: Why the whole GPU could not be read: it is lost, or a call hung or crashed the process.
     lost: str | None = None
-    #: Whether that was a call of ours that hung or crashed, and not the driver's word.
-    unanswered: bool = False
+    #: Whether that was a call of ours that hung or crashed; else it is the driver's word.
+    unanswered: bool | None = None
     #: The errors of the calls that failed, by field.
     failed: Mapping[str, str] = field(default_factory=dict)
 
