@@ -302,17 +302,11 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
 def _memory_heat(phase: PhaseRecord) -> dict[str, Any] | None:
     """Return how warm the memory was while a phase tested it, by its own sensor or the GPU's."""
     for sensor, name in (("memory", "memory_temperature_c"), ("gpu", "temperature_c")):
-        values = _readings(phase, name) if phase.phase.passes else []
+        values = phase.readings(name) if phase.phase.passes else []
         if values:
             spread = _spread(values)
             return {"sensor": sensor, **{k: spread[k] for k in ("lowest", "median", "highest")}}
     return None
-
-
-def _readings(phase: PhaseRecord, name: str) -> list[float]:
-    """Select a reading over the work of a phase that counts."""
-    values = (sample.values.get(name) for sample in phase.judged(phase.telemetry))
-    return [float(value) for value in values if value is not None]
 
 
 def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
@@ -326,7 +320,7 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
         for name, rates in phase.link_rates().items():
             found.append({**_named(phase, name), **_spread(rates)})
         for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
-            values = _readings(phase, name)
+            values = phase.readings(name)
             if values:
                 found.append({**_named(phase, name), **_spread(values)})
     return found

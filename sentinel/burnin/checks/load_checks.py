@@ -49,6 +49,8 @@ _WORST_SHARE = 0.05
 #: A temperature that differs from both its neighbours by more, in degrees Celsius, is an error of
 #: the reading, and so is one above the highest that a GPU can have.
 _JUMP_C, _HIGHEST_C = 30.0, 150.0
+#: The neighbours of a reading are so far apart at most, in seconds: longer, and it may be true.
+_NEIGHBOURS_S = 5.0
 #: More such readings than so many, and than one in a hundred, are none.
 _FEW_ERRORS = 2
 #: Readings of this name fall where temperatures rise.
@@ -182,8 +184,8 @@ class LoadEvidence(GrowthEvidence):
         heats = self.record.named("gpu.health_changed", "gpu.overheat")
         readings += [event for event in heats if event["at"] in loads]
         sampled = [float(one[name]) for one in readings if one.get(name) is not None]
-        errors = self.implausible(name)
-        sampled = [value for value in sampled if value not in errors]
+        for error in self.implausible(name):
+            sampled.remove(error)  # once: the same value may be right elsewhere
         return sampled + known_value(self.now, name)
 
     def implausible(self, name: str) -> list[float]:
@@ -196,10 +198,15 @@ class LoadEvidence(GrowthEvidence):
         sign = -1.0 if name == _MARGIN else 1.0
         jumps = [
             value
-            for (_, first), (_, value), (_, last) in zip(known, known[1:], known[2:], strict=False)
-            if sign * (value - first) > _JUMP_C and sign * (value - last) > _JUMP_C
+            for (begin, first), (_, value), (end, last) in zip(
+                known, known[1:], known[2:], strict=False
+            )
+            if value <= _HIGHEST_C
+            and end - begin <= _NEIGHBOURS_S
+            and sign * (value - first) > _JUMP_C
+            and sign * (value - last) > _JUMP_C
         ]
-        errors = jumps + [value for _, value in known if value > _HIGHEST_C and value not in jumps]
+        errors = jumps + [value for _, value in known if value > _HIGHEST_C]
         return errors if len(errors) <= max(_FEW_ERRORS, len(known) / 100) else []
 
     def losses(self) -> list[str]:

@@ -1014,6 +1014,18 @@ def test_a_reading_of_0_is_one_and_one_temperature_alone_is_none() -> None:
             assert (f"not counted as implausible: {value} C" in found.evidence) is (status is PASS)
 
 
+@pytest.mark.parametrize("apart", [1.0, 30.0])
+def test_a_spike_hides_no_heat_of_the_same_degrees(apart: float) -> None:
+    """Nor is a reading a spike whose neighbours are of other times."""
+    evidence = Run().evidence()
+    telemetry = evidence.record.phases[-1].telemetry
+    for place, one in enumerate(telemetry):
+        hot = place == 10 or (apart == 1.0 and 40 <= place < 50)
+        values = {**one.values, "temperature_c": 100.0 if hot else 60.0}
+        telemetry[place] = replace(one, at=one.at * apart, values=values)
+    assert judge("temperature.gpu", evidence).status is FAIL
+
+
 def test_a_temperature_that_no_power_changes_is_none() -> None:
     evidence = Run(counters={"temperature_c": 60}).evidence()
     assert judge("temperature.sensor", evidence).status is PASS
