@@ -21,14 +21,13 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
+from sentinel.burnin.checks.golden_checks import by_key, judge_checksums
 from sentinel.burnin.checks.peer_checks import (
     MIN_DEVIATION,
     MIN_PEERS,
     RATE_LIMITS,
     RATE_SOURCE,
     Peers,
-    by_key,
-    judge_checksums,
     judge_rate,
     judge_temperature,
     peers_of,

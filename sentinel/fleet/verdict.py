@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds, worst_first
-from sentinel.burnin.checks.peer_checks import by_key, count_votes, stored_before
+from sentinel.burnin.checks.golden_checks import by_key, count_votes, stored_before
 from sentinel.burnin.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import (
     CHECKS,

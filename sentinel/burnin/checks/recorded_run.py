@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sentinel.burnin.checks import (
+    golden_checks,
     growth_checks,
     kernel_checks,
     load_checks,
@@ -241,6 +242,7 @@ CHECKS = Table(
     growth_checks.TABLE,
     load_checks.TABLE,
     peer_checks.TABLE,
+    golden_checks.TABLE,
     measured_link_checks.TABLE,
     xid_checks.TABLE,
     kernel_checks.TABLE,
