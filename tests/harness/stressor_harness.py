@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +58,10 @@ DEFAULT = MemoryTarget(share=0.88)
 _PRELOADED = ["torch", "sentinel.stressor.context", "sentinel.stressor.main"]
 
 
+#: What a message of progress counts.
+_WORK = ("iterations", "flops", "bytes", "checks", "errors")
+
+
 class Child:
     """A stressor process, its registry and the supervisor's end of its channel."""
 
@@ -88,6 +93,15 @@ class Child:
                 return message
             assert message is not None or alive, f"the child ended after {self.received}"
         raise AssertionError(f"no {kind.__name__} within {TIMEOUT_S} s, but {self.received}")
+
+    def wait_for_work(self, *kinds: str) -> Progress:
+        """Sum progress until none of these fields is zero: a slow machine does little in 1 s."""
+        done = self.wait_for(Progress)
+        while not all(getattr(done, kind) for kind in kinds):
+            more = self.wait_for(Progress)
+            total = {name: getattr(done, name) + getattr(more, name) for name in _WORK}
+            done = replace(more, seconds=max(done.seconds, more.seconds), **total)
+        return done
 
     def send(self, message: object) -> None:
         """Send a command."""

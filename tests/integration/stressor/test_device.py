@@ -242,7 +242,7 @@ def test_what_a_workload_allocates_before_it_is_ready_is_used_memory(start: Star
     child = start("bad_workloads.allocating:takes_a_gibibyte")
     ready = child.wait_for(Ready)
     assert child.used() == ready.held + CONTEXT + 1040 * MIB, "52 segments of 20 MiB"
-    assert child.wait_for(Progress).iterations
+    child.wait_for_work("iterations")
     assert child.stop() == ChildExitCode.DONE
 
 
