@@ -274,6 +274,7 @@ def test_everything_that_the_page_for_new_owners_names_exists() -> None:
     assert not missing
 
 
+@pytest.mark.long
 def test_the_price_list_is_roughly_true() -> None:
     """Otherwise run ``python docs/price_list.py``; to the line, each change would break it."""
     rows = re.findall(r"^\| ([^|]+) \| ([\d,]+) \|", architecture()[1], re.MULTILINE)

@@ -407,6 +407,7 @@ def test_the_history_stays_in_memory_while_the_disk_is_full(tiny_disk: Path) -> 
     past.database.close()
 
 
+@pytest.mark.long
 def test_a_file_that_another_program_locks_is_still_read(past: HistoryHarness) -> None:
     """As a backup does, or a shell that began to write."""
     assert past.path is not None

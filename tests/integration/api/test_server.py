@@ -275,6 +275,7 @@ def patient_status(api: ApiServer) -> int:
     return over_tcp(api).status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "first_bytes",
     [b"", b"GET /v1/status HTTP/1.1\r\n", b"POST /v1/pause HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"],

@@ -25,6 +25,7 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     closed.chmod(0o700)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [

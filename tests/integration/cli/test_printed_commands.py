@@ -175,6 +175,7 @@ def test_each_command_that_the_source_names_exists_and_has_a_row(command: str, p
     assert (command in run) != (command in ELSEWHERE), f"{place}: add a situation that prints it"
 
 
+@pytest.mark.long
 def test_no_message_names_an_interpreter() -> None:
     """`python` is often another one than that of sentinel; what the demo runs, it shows."""
     named = [place for place, text in messages_of_source() if "python -m sentinel" in text]

@@ -256,6 +256,7 @@ def test_a_reload_that_changes_the_workload_waits_for_its_first_stressor(
     assert "the daemon occupies GPU 0" in daemon.run_unchecked("reload").err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("safe", [[], ["-P"]], ids=["python -m sentinel", "sentinel"])
 def test_a_file_names_the_folder_of_a_workload_for_every_command(
     tmp_path: Path, safe: list[str]

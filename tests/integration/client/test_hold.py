@@ -245,6 +245,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 def test_the_folder_of_a_killed_hold_is_removed_by_the_next_one(
     set_mode: Callable[[str], None], temporary: Path
 ) -> None:
@@ -336,6 +337,7 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
         assert command.text == "off", "events of a script notify no operator"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_of_a_larger_size_than_is_free_what_is_free_is_held(
     simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,7 @@ def test_each_of_several_faulty_gpus_gets_a_rule(
     assert len(cluster.objects[RULES]) == len(summary["gpus"]) > 1
 
 
+@pytest.mark.long
 def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
     cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
     assert [write[0] for write in cluster.writes] == ["DELETE"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ended", "rules"),
     [("2026-11-23T14:00:00+02:30", 0), ("2026-11-23T11:00:00-02:30", 1), (None, 1)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,11 @@ WRONG = [
 ]
 
 
+def first_two_short(rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Leave all rows but two to the long tests; each starts a process."""
+    return [pytest.param(*row, marks=[pytest.mark.long] * (n > 1)) for n, row in enumerate(rows)]
+
+
 @pytest.fixture
 def start(start_probe: Start) -> Start:
     """Return a function that starts a probe with a driver of ``own_drivers``."""
@@ -69,7 +74,7 @@ def test_a_good_driver_is_read_like_nvml(start: Start) -> None:
     assert (process.memory, process.name is not None) == (GIB // 2, True)
 
 
-@pytest.mark.parametrize(("call", "what", "reason"), WRONG)
+@pytest.mark.parametrize(("call", "what", "reason"), first_two_short(WRONG))
 def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
     call: str, what: str, reason: str, start: Start
 ) -> None:
@@ -83,6 +88,7 @@ def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
     assert probe.reading(of(UUIDS[1])).fault is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["temperature", "power", "sm_clock"])
 @pytest.mark.parametrize("what", ["nan", "word"])
 def test_a_wrong_figure_that_decides_nothing_is_unknown(call: str, what: str, start: Start) -> None:
@@ -100,6 +106,7 @@ def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
     assert probe.reading(of(UUIDS[0])).fault is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["memory", "processes", "exclusive", "mig", "display"])
 def test_an_error_of_foreign_code_makes_the_gpu_unknown(call: str, start: Start) -> None:
     probe = start("Raises", call=call)
@@ -109,6 +116,7 @@ def test_an_error_of_foreign_code_makes_the_gpu_unknown(call: str, start: Start)
     assert f"driver own: {call}() raised KeyError: 'no such\\nregister'" in fault
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["node", "xids"])
 def test_what_shows_newcomers_sooner_may_be_missing(call: str, start: Start) -> None:
     probe = start("Raises", call=call)
@@ -137,7 +145,7 @@ UNUSABLE: list[tuple[str, dict[str, str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("attribute", "options", "code", "reason"), UNUSABLE)
+@pytest.mark.parametrize(("attribute", "options", "code", "reason"), first_two_short(UNUSABLE))
 def test_an_unusable_driver_names_itself_and_its_fault(
     attribute: str, options: dict[str, Any], code: str, reason: str, start: Start
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_running_daemon_is_named(where: Places) -> None:
     held.release()
 
 
+@pytest.mark.long
 def test_one_of_several_concurrent_starts_wins_and_the_others_name_it(where: Places) -> None:
     results: list[Started | NotStartedError] = []
 

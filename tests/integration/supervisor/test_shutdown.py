@@ -120,6 +120,7 @@ def test_the_children_of_a_killed_supervisor_end(host: GpuHost, after: str) -> N
         eventually(lambda: all(map(gone, family)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workload", ["forks", "starts_processes"])
 def test_what_a_workload_started_ends_with_a_killed_supervisor(
     host: GpuHost, workload: str

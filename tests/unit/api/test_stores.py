@@ -225,6 +225,7 @@ def test_a_run_that_proves_nothing_takes_no_fault_back(tmp_path: Path, later: st
     assert verdicts(found) == {"GPU-0": "PASS", "GPU-1": later}
 
 
+@pytest.mark.long
 def test_a_fault_is_known_however_many_runs_prove_nothing_after_it(tmp_path: Path) -> None:
     found = BurninVerdicts(tmp_path)
     utime(write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "FAIL"}, "first"), (1.0, 1.0))

@@ -68,6 +68,7 @@ def test_another_name_and_a_state_directory_without_runs_are_errors(
     assert "has no run" in str(report().exception)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_each_format_is_that_of_the_file_in_the_folder(
     name: str, state: Path, tmp_path: Path

@@ -108,6 +108,7 @@ def test_a_plan_with_wrong_results_comes_to_its_end() -> None:
     assert progress_of(world).ended is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("phase", "checks", "patterns", "why"),
     [
@@ -184,6 +185,7 @@ def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
     assert given_up == "the GPU has reached its own temperature limit 5 times"
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_too_hot_to_begin_says_so_and_does_not_keep_the_run_waiting() -> None:
     world = running(plan_of(FP64), gpus=2)
     world.at(0).telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
@@ -407,6 +409,7 @@ def refuse(world: World, kind: FailureKind) -> None:
         child.dies_at, child.code = world.now + 0.1, 82
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.WORKLOAD])
 def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     kind: FailureKind,

@@ -86,6 +86,7 @@ def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     assert len(world.spawner.started) == 10
 
 
+@pytest.mark.long
 def test_a_host_that_refuses_a_process_for_an_hour_makes_no_gpu_fatal() -> None:
     world = World(tick=0.5)
     for count in range(1, 21):
@@ -211,6 +212,7 @@ def test_a_start_that_takes_long_says_what_it_waits_for(
     assert len(world.events("stressor.slow_start")) == 1, "it is reported once"
 
 
+@pytest.mark.long
 def test_a_workload_that_prepares_for_long_is_told_how_that_ends() -> None:
     world = stuck(CONTEXT, TAKING)
     world.run_for(12.0)

@@ -39,6 +39,7 @@ def rule(world: World) -> str | None:
     return occupancy.rule if isinstance(occupancy, Busy) else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("left", "load"), [(2 * MIB, None), (700 * MIB, None), (0, 1.0)])
 def test_leaked_memory_and_a_load_without_processes_are_reported_and_not_idle(
     left: int, load: float | None
@@ -130,6 +131,7 @@ def test_a_leak_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> No
     assert not world.events("stressor.failed")
 
 
+@pytest.mark.long
 def test_attempts_to_clear_a_leak_become_rarer_and_end() -> None:
     world = occupied()
     world.at(0).leaked = 700 * MIB

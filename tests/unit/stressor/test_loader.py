@@ -280,6 +280,7 @@ def test_options_are_described_by_the_docstring() -> None:
     assert (needed.default, needed.text) == (None, "")
 
 
+@pytest.mark.long
 def test_no_search_for_garbage_stops_a_stressor_and_no_compiler_is_loaded_for_it() -> None:
     """In another process: this one has what other tests load."""
     script = """
