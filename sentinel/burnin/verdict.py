@@ -24,9 +24,9 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     INCOMPLETE = "INCOMPLETE"
     WARN = "WARN"
-    PASS = "PASS"  # noqa: S105 - not a password
     #: The plan is too short for a verdict, and nothing was found.
     NOT_APPLICABLE = "N/A"
+    PASS = "PASS"  # noqa: S105 - not a password
 
 
 #: What each verdict means, for people.

@@ -18,6 +18,7 @@ from sentinel.burnin.junit import add_case, add_result, clean, count_cases, docu
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet import report
 from sentinel.fleet.fleet_checks import Group
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import FIGURES, HEAT, RATE
 from sentinel.fleet.verdict import MISSING, FleetNode, FleetVerdict
 from sentinel.units import format_count
@@ -66,20 +67,20 @@ def _listed(word: str, found: Sequence[report.Outlier]) -> Iterator[str]:
         if len(outlier.reasons) > _MAX_LISTED_REASONS:
             yield f"{_INDENT}and {len(outlier.reasons) - _MAX_LISTED_REASONS} more reasons"
     if left := found[MAX_LISTED:]:
-        names = report.fold_names(node.name for outlier in left for node in outlier.nodes)
+        names = fold_names(node.name for outlier in left for node in outlier.nodes)
         yield f"{word:<10}  and {len(left):,} more: {names}"
 
 
 def _subject(outlier: report.Outlier) -> str:
     """Name the nodes or GPUs of an entry."""
-    names = report.fold_names(node.name for node in outlier.nodes)
+    names = fold_names(node.name for node in outlier.nodes)
     if len(outlier.nodes) > 1:
         gpus = f"{format_count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
         return f"{gpus}{format_count(len(outlier.nodes), 'node')}: {names}"
     if not outlier.gpus:
         return names
     if len(outlier.gpus) > 1:
-        numbers = report.fold_names(str(gpu.gpu.index) for gpu in outlier.gpus).strip("[]")
+        numbers = fold_names(str(gpu.gpu.index) for gpu in outlier.gpus).strip("[]")
         return f"{names} GPUs {numbers}"
     gpu = outlier.gpus[0].gpu
     return f"{names} GPU {gpu.index}  {gpu.uuid}" + (f"  serial {gpu.serial}" if gpu.serial else "")
@@ -146,7 +147,7 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
         add_result(case, "error", f"missing: {node.missing}", "Missing")
     elif own:
         add_result(case, "failure", "; ".join(node.reasons), own[0].severity.value)
-    elif not node.gpus:
+    elif node.incomplete:
         add_result(case, "error", "; ".join(node.reasons), "NotTested")
     else:
         SubElement(case, "system-out").text = clean("; ".join((node.word, *node.reasons)))
@@ -198,7 +199,7 @@ def html_page(fleet: FleetVerdict) -> str:
         scripts=("dom.js", "fleet.js"),
         filters={
             "count_of": format_count,
-            "fold_names": report.fold_names,
+            "fold_names": fold_names,
             "page_of": report.page_of,
             "seconds": measures.format_seconds,
             "time": measures.format_time,

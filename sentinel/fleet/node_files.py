@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
+from sentinel.fleet.acceptance import CLOCK_TOLERANCE
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress, read_reasons
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
@@ -32,8 +32,6 @@ from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-#: A report that began longer before the fleet's run is an earlier one; clocks differ by less (own).
-_CLOCK_TOLERANCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +44,17 @@ class FleetFiles:
     nodes: tuple[NodeFile, ...]
     #: The nodes of files that are not of the run.
     unexpected: tuple[str, ...] = ()
+    #: Whether all nodes are known without a run, by their names or by their number.
+    expected: bool = False
+    number: int | None = None
 
 
-def read_fleet(path: Path) -> FleetFiles:
+def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
     """Read the folder of a fleet's run.
+
+    Args:
+        path: The folder.
+        expected: Without ``fleet.json``: all nodes, or their number; empty if they are not known.
 
     Raises:
         ConfigError: It is no folder, it has no report, or its ``fleet.json`` cannot be read.
@@ -70,14 +75,17 @@ def read_fleet(path: Path) -> FleetFiles:
         raise ConfigError(
             what, "Name the folder of a fleet's run: it has a file NODE.json for each."
         )
-    names = sorted(there) if run is None else sorted(run.nodes)
+    known = run.nodes if run is not None else () if isinstance(expected, int) else expected
+    names = sorted(known or there)
     reasons = read_reasons(folder)
     with _many_objects():
         nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
     return FleetFiles(
         run=run,
         nodes=tuple(_without_copies(nodes)),
-        unexpected=() if run is None else tuple(sorted(there - set(run.nodes))),
+        unexpected=tuple(sorted(there - set(known))) if known else (),
+        expected=bool(expected),
+        number=expected if isinstance(expected, int) else None,
     )
 
 
@@ -160,7 +168,7 @@ def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
             f"its report is of another plan: {plan.name} ({plan.hash}), and not {run.plan}"
             f" ({run.plan_hash})"
         )
-    if result.run.started < run.started - _CLOCK_TOLERANCE:
+    if result.run.started < run.started - CLOCK_TOLERANCE:
         began, submitted = result.run.started.isoformat(), run.started.isoformat()
         return f"its report is of an earlier run: it began {began}, and this run {submitted}"
     if result.run.simulated and run.simulate is None:

@@ -18,29 +18,7 @@ from sentinel.fleet.fleet_checks import CHECKS, Group
 from sentinel.fleet.node_result import FIGURES, RATE, ConfirmedFaulty
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
-from sentinel.units import format_count, format_indices
-
-# --- names of many nodes, as Slurm and ClusterShell write them -------------------------------
-
-#: The last number of a name, with what is before and after it.
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
-
-
-def fold_names(names: Iterable[str]) -> str:
-    """Fold names: ``node-[001-003,007],login``."""
-    parts: list[str] = []
-    numbers: dict[tuple[str, int, str], list[int]] = {}
-    for name in sorted(set(names)):
-        match = _NUMBERED.fullmatch(name)
-        if match is None:
-            parts.append(name)
-        else:
-            numbers.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
-    for (before, width, after), found in numbers.items():
-        folded = format_indices(found, width=width, separator=",")
-        parts.append(f"{before}[{folded}]{after}" if len(found) > 1 else f"{before}{folded}{after}")
-    return ",".join(sorted(parts))
-
+from sentinel.units import format_count
 
 # --- what is wrong ---------------------------------------------------------------------------
 
@@ -146,11 +124,11 @@ class _Subject:
 
 def _subjects(node: FleetNode) -> Iterator[_Subject]:
     """Yield the node, if something is wrong with it, and its GPUs that are not PASS."""
-    nothing = () if node.gpus or node.missing else ("no GPU was tested",)
-    if not node.missing and (node.bad or nothing):
-        yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=nothing)
+    if not node.missing and (node.bad or node.incomplete):
+        yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=node.incomplete)
     for gpu in node.gpus:
-        if gpu.verdict.value in LISTED:
+        is_own = gpu.bad or gpu.gpu.incomplete or not gpu.refused
+        if gpu.verdict.value in LISTED and is_own:
             yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
 
 

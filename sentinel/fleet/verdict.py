@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds, worst_first
 from sentinel.burnin.checks.golden_checks import by_key, count_votes, stored_before
 from sentinel.burnin.verdict import Verdict, describe_result
+from sentinel.fleet.acceptance import Acceptance
 from sentinel.fleet.fleet_checks import (
     CHECKS,
     GpuEvidence,
@@ -23,6 +24,7 @@ from sentinel.fleet.fleet_checks import (
     hardware_of,
 )
 from sentinel.fleet.node_files import FleetFiles
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.units import format_count
@@ -57,6 +59,8 @@ class FleetGpu:
     results: tuple[CheckResult, ...]
     #: The comparisons that could not be made, and why.
     not_tested: tuple[str, ...]
+    #: Why the report of its node is not accepted.
+    refused: tuple[str, ...] = ()
 
     @property
     def bad(self) -> tuple[CheckResult, ...]:
@@ -66,7 +70,8 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        return (*(describe_result(result) for result in self.bad), *self.gpu.incomplete)
+        found = (*(describe_result(result) for result in self.bad), *self.gpu.incomplete)
+        return (*found, *self.refused)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,8 @@ class FleetNode(NodeFile):
     gpus: tuple[FleetGpu, ...] = ()
     #: The comparisons of the node that failed or warned, the failed ones first.
     results: tuple[CheckResult, ...] = ()
+    #: Why its report is not accepted, whatever it has found.
+    refused: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -95,8 +102,12 @@ class FleetNode(NodeFile):
         """Why it is not PASS, without the reasons of its GPUs."""
         if self.missing:
             return (self.missing, self.last_seen) if self.last_seen else (self.missing,)
-        found = tuple(describe_result(result) for result in self.bad)
-        return found if self.gpus else (*found, "no GPU was tested")
+        return (*(describe_result(result) for result in self.bad), *self.incomplete)
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """Why its report proves nothing, or not what was wanted."""
+        return self.refused if self.gpus or self.missing else (*self.refused, "no GPU was tested")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +156,27 @@ class FleetVerdict:
         return self.thresholds.of(check, CHECKS[check].limits)
 
 
-def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
-    """Judge a fleet by what its nodes have reported, whatever the order of the files."""
-    files = FleetFiles(
-        run=files.run,
-        nodes=tuple(sorted(files.nodes, key=lambda node: node.name)),
-        unexpected=files.unexpected,
-    )
+def judge_fleet(
+    files: FleetFiles, thresholds: Thresholds, acceptance: Acceptance | None = None
+) -> FleetVerdict:
+    """Judge a fleet by what its nodes have reported, whatever the order of the files.
+
+    Args:
+        files: The reports.
+        thresholds: For the comparisons.
+        acceptance: What a report must be; None accepts each.
+    """
+    files = replace(files, nodes=tuple(sorted(files.nodes, key=lambda node: node.name)))
     groups = groups_of(files.nodes)
     by_hardware = {group.hardware: group for group in groups}
     results = [node.result for node in files.nodes if node.result is not None]
     votes = count_votes(by_key(gpu.golden_checksums) for result in results for gpu in result.gpus)
-    nodes = tuple(_judge_node(node, by_hardware, votes, thresholds) for node in files.nodes)
-    verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
+    nodes = tuple(
+        _judge_node(node, by_hardware, votes, thresholds, acceptance) for node in files.nodes
+    )
+    verdicts = {node.verdict for node in nodes}
+    if files.number not in {None, len(results)} or not nodes:
+        verdicts.add(Verdict.INCOMPLETE)
     return FleetVerdict(
         run=files.run,
         verdict=_worst(verdicts),
@@ -189,16 +208,21 @@ def _judge_node(
     groups: Mapping[Hardware, Group],
     votes: Mapping[str, Counter[str]],
     thresholds: Thresholds,
+    acceptance: Acceptance | None,
 ) -> FleetNode:
     """Judge a node by its own verdict, its GPUs and what stands out in comparison."""
     result = node.result
     if result is None:
         return FleetNode(**vars(node))
+    refused = () if acceptance is None else tuple(acceptance.refuse(result))
     stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.golden_checksums)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
     gpus = tuple(
         _judge_gpu(
-            node.name, GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored), thresholds
+            node.name,
+            GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored),
+            thresholds,
+            refused,
         )
         for gpu, group in members
     )
@@ -212,21 +236,26 @@ def _judge_node(
         )
         found = CHECKS.run(evidence, thresholds)
     bad = worst_first(found)
-    own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
-    verdict = _worst({_worse(own, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)})
-    return FleetNode(**vars(node), verdict=verdict, gpus=gpus, results=bad)
+    own = {_worse(result.verdict, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)}
+    if not gpus:
+        own.add(Verdict.INCOMPLETE)
+    return FleetNode(**vars(node), verdict=_worst(own), gpus=gpus, results=bad, refused=refused)
 
 
-def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> FleetGpu:
+def _judge_gpu(
+    node: str, evidence: GpuEvidence, thresholds: Thresholds, refused: tuple[str, ...]
+) -> FleetGpu:
     """Judge a GPU by its own verdict and what stands out in comparison."""
     found = CHECKS.run(evidence, thresholds)
     bad = worst_first(found)
+    own = _worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad))
     return FleetGpu(
         node=node,
         gpu=evidence.gpu,
         group=evidence.group.number,
-        verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad)),
+        verdict=_worst({own, Verdict.INCOMPLETE} if refused else {own}),
         results=bad,
+        refused=refused,
         not_tested=tuple(
             f"{result.id}: {result.evidence}"
             for result in found
@@ -237,28 +266,46 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
 
 def _notices(files: FleetFiles) -> Iterable[str]:
     """Yield what a reader must know before the verdicts."""
-    results = [node.result for node in files.nodes if node.result is not None]
-    if files.run is None:
-        yield "There is no fleet.json: a node that has written no report is not known here."
-    if simulated := sum(result.run.simulated for result in results):
-        some = f"The GPUs of {format_count(simulated, 'node')} are"
-        which = "These" if simulated == len(results) else some
-        verb = " GPUs are" if which == "These" else ""
-        yield f"{which}{verb} simulated: the report says nothing about hardware."
+    found = [(node.name, node.result) for node in files.nodes if node.result is not None]
+    if files.run is None and not files.expected:
+        yield (
+            "There is no fleet.json: a node that has written no report is not known here"
+            " (--expect-nodes names all)."
+        )
+    if files.number not in {None, len(found)}:
+        expected = format_count(files.number or 0, "node")
+        names = fold_names(name for name, _ in found) or "none"
+        yield f"{expected} expected, and {len(found):,} have a report: {names}"
+    if simulated := [name for name, result in found if result.run.simulated]:
+        which = "These GPUs" if len(simulated) == len(found) else f"GPUs of {fold_names(simulated)}"
+        yield f"{which} are simulated: the report says nothing about hardware."
     if files.unexpected:
         names = ", ".join(f"{name}.json" for name in files.unexpected[:_MAX_NAMES])
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
         which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
         yield f"{which} of no node of this run {verb} not judged: {names}{more}"
-    if overridden := sum(bool(result.thresholds_overridden) for result in results):
-        which, verb = format_count(overridden, "node"), _were(overridden)
-        yield f"{which} {verb} judged by thresholds that are not the default."
-    plans = sorted({f"{result.run.plan.name} ({result.run.plan.hash})" for result in results})
-    if len(plans) > 1:
-        yield f"The nodes did different plans, which are not compared: {', '.join(plans)}"
-    versions = sorted({result.run.version for result in results})
-    if len(versions) > 1:
-        yield f"The nodes were judged by different versions: {', '.join(versions)}"
+    if overridden := [name for name, result in found if result.thresholds_overridden]:
+        which, verb = format_count(len(overridden), "node"), _were(len(overridden))
+        names = fold_names(overridden)
+        yield f"{which} {verb} judged by thresholds that are not the default: {names}"
+    yield from _different(
+        "The nodes did different plans, which are not compared",
+        ((f"{result.run.plan.name} ({result.run.plan.hash})", name) for name, result in found),
+    )
+    yield from _different(
+        "The nodes were judged by different versions",
+        ((result.run.version, name) for name, result in found),
+    )
+
+
+def _different(what: str, values: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Yield a notice if nodes have different values: each with its nodes."""
+    names: dict[str, list[str]] = {}
+    for value, name in values:
+        names.setdefault(value, []).append(name)
+    if len(names) > 1:
+        texts = (f"{value} on {fold_names(found)}" for value, found in sorted(names.items()))
+        yield f"{what}: {', '.join(texts)}"
 
 
 def _were(number: int) -> str:

@@ -8,13 +8,14 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import astuple, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
 import click
 
+from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.output import (
     LiveTable,
@@ -28,19 +29,33 @@ from sentinel.cli.options.command_options import chosen_form, duration, print_re
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet import follow
+from sentinel.fleet.acceptance import Acceptance
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import SharedThresholds, read_fleet, read_run_thresholds
+from sentinel.fleet.node_result import Plan
 from sentinel.fleet.progress import record_reasons
 from sentinel.fleet.report import fleet_object
-from sentinel.fleet.run_folder import FleetFolder, FleetRun, find_fleet, known_folder, write_shared
+from sentinel.fleet.run_folder import (
+    FleetFolder,
+    FleetRun,
+    check_nodes,
+    find_fleet,
+    known_folder,
+    write_shared,
+)
 from sentinel.fleet.verdict import FleetNode, FleetVerdict, judge_fleet
+from sentinel.host.regular_file import read_regular
 from sentinel.units import format_duration
 
 #: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,
 #: in seconds.
 DEFAULT_GIVE_UP_S = 600.0
+#: A report of a run that ended longer ago than that has not passed, in seconds.
+_DEFAULT_SINCE_S = 7 * 86400.0
+#: A larger file is no list of nodes.
+_MAX_NAMES_BYTES = 2**20
 #: How often a pipe gets a line where nothing changes, in seconds.
 _SUMMARY_EVERY_S = 30.0
 #: The column that is truncated: the note.
@@ -306,6 +321,28 @@ def _fault(node: FleetNode) -> str:
     metavar="FILE",
     help="Replace limits by those of this TOML file.  [default: those of the run]",
 )
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    help="Without fleet.json: the level that every node has done.  [default: standard]",
+)
+@click.option(
+    "--plan", "file", type=click.Path(path_type=Path), help="Without fleet.json: a plan (TOML)."
+)
+@duration(
+    "--since",
+    "since_s",
+    "Without fleet.json: a run that ended longer ago has not passed.  [default: 7d]",
+)
+@click.option(
+    "--expect-nodes",
+    "expected",
+    metavar="FILE|N",
+    help="Without fleet.json: all nodes, one name in each line, or how many there are.",
+)
+@click.option(
+    "--simulated", is_flag=True, help="Without fleet.json: accept simulated GPUs (a rehearsal)."
+)
 @click.option("--watch", is_flag=True, help="Show the nodes until all are done, and judge then.")
 @duration(
     "--give-up",
@@ -318,6 +355,11 @@ def report(
     fleet: FleetFolder,
     output: Path | None,
     limits: str | None,
+    level: str | None,
+    file: Path | None,
+    since_s: float | None,
+    expected: str | None,
+    simulated: bool,
     give_up_s: float | None,
     watch: bool,
     drain: bool,
@@ -328,6 +370,9 @@ def report(
     DIR is the folder of a run of `fleet burnin`, by default the last one, or any folder with the
     report.json of each node as NODE.json. A missing or incomplete file is MISSING, never PASS. GPUs
     of equal hardware are compared: a slow one, and one with other checksums than most, fails.
+
+    Of collected reports, without fleet.json, a screen, simulated GPUs, another plan, other limits
+    and an old run are INCOMPLETE. The level, by default standard, is never that of the majority.
 
     With --watch, a run that goes on is shown, by what its nodes write, and judged once it is over.
     Ctrl+C ends this command alone.
@@ -345,6 +390,9 @@ def report(
     if run is not None and drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     given = None if limits is None else load_thresholds(limits)
+    collected = _Collected(level, file, since_s, expected, simulated)
+    if fleet.run_file.exists():
+        collected.check_unused(fleet)
     found: FleetVerdict | None = None
     if watch and run is not None:
         found = watch_run(fleet, run, give_up_s=give_up_s, stream=stream)
@@ -352,7 +400,7 @@ def report(
             return int(ExitCode.INTERRUPTED)
         print(file=stream)
     if found is None or given is not None:
-        found = _judge(fleet, given)
+        found = _judge(fleet, given, collected)
     print_report(FORMATS[form](found), output, painted=form == "text")
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
@@ -360,9 +408,60 @@ def report(
     return int(EXIT_CODES[found.verdict])
 
 
-def _judge(fleet: FleetFolder, given: SharedThresholds | None) -> FleetVerdict:
+@dataclass(frozen=True)
+class _Collected:
+    """What reports must be that were collected without a run."""
+
+    level: str | None = None
+    file: Path | None = None
+    since_s: float | None = None
+    expected: str | None = None
+    simulated: bool = False
+
+    def check_unused(self, fleet: FleetFolder) -> None:
+        """Refuse what is given beside a ``fleet.json``, which says what was asked for."""
+        flags = ("--level", "--plan", "--since", "--expect-nodes", "--simulated")
+        values = zip(flags, astuple(self), strict=True)
+        given = [flag for flag, value in values if value not in {None, False}]
+        if given:
+            why = f"{fleet.run_file} says what was asked for"
+            raise click.UsageError(f"{', '.join(given)}: for collected reports; {why}")
+
+    def nodes(self) -> tuple[str, ...] | int:
+        """Read the nodes that are expected, or their number; empty if none are."""
+        if self.expected is None or self.expected.isdecimal():
+            number = int(self.expected or 0)
+            if self.expected is not None and not number:
+                raise click.UsageError("--expect-nodes: allowed is a number from 1 on, or a file")
+            return number or ()
+        try:
+            text = read_regular(Path(self.expected), _MAX_NAMES_BYTES).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--expect-nodes {self.expected} cannot be read: {error}") from None
+        names = tuple(" ".join(line.partition("#")[0] for line in text.splitlines()).split())
+        check_nodes(names, f"--expect-nodes {self.expected}")
+        return names
+
+    def acceptance(self, thresholds: SharedThresholds) -> Acceptance:
+        """Build what a report must be."""
+        plan = read_plan(self.level or "standard", self.file)[0]
+        now = datetime.now().astimezone()
+        since_s = _DEFAULT_SINCE_S if self.since_s is None else self.since_s
+        return Acceptance(
+            plan=Plan(name=plan.name, hash=plan.hash),
+            overridden=thresholds.node.overridden(),
+            since=now - timedelta(seconds=since_s),
+            now=now,
+            simulated=self.simulated,
+        )
+
+
+def _judge(
+    fleet: FleetFolder, given: SharedThresholds | None, collected: _Collected
+) -> FleetVerdict:
     """Judge what is in the folder now, by the given thresholds or those of the run."""
-    files = read_fleet(fleet.path)
-    if given is None and files.run is not None:
-        given = read_run_thresholds(fleet, files.run)
-    return judge_fleet(files, (given or SharedThresholds()).fleet)
+    files = read_fleet(fleet.path, collected.nodes())
+    if files.run is None:
+        thresholds = given or SharedThresholds()
+        return judge_fleet(files, thresholds.fleet, collected.acceptance(thresholds))
+    return judge_fleet(files, (given or read_run_thresholds(fleet, files.run)).fleet)

@@ -40,9 +40,12 @@ WRONG = {
     ("burnin", "--give-up"): ("0", "-1s", "x", ""),
     ("report", "--give-up"): ("0", "-1s", "x", ""),
     ("report", "--thresholds"): ("", "/nowhere/x"),
+    ("report", "--level"): ("x", "", "screen"),
+    ("report", "--since"): ("0", "-1s", "x", "", "1d"),
+    ("report", "--expect-nodes"): ("0", "/nowhere/x", "", "-1", "2"),
 }
 #: Options whose value is a path: what cannot be used there is no wrong usage.
-PATHS = {("burnin", "--plan"), ("burnin", "--report"), ("report", "--output")}
+PATHS = {("burnin", "--plan"), ("burnin", "--report"), ("report", "--output"), ("report", "--plan")}
 
 
 @pytest.mark.parametrize(

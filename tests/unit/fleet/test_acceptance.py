@@ -1,0 +1,157 @@
+"""Reports that were collected from nodes: which of them have passed, and which have not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.levels import find_plan
+from sentinel.errors import ExitCode
+from tests.harness.command_line import CommandLine
+from tests.harness.example_fleet import Fleets, node_report
+
+Report = dict[str, Any]
+
+STANDARD = find_plan("standard")
+FORMS = ("text", "html", "json", "jsonl", "junit")
+
+
+def started(ago: timedelta) -> str:
+    return (datetime.now().astimezone() - ago).isoformat()
+
+
+@pytest.fixture(scope="module")
+def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
+    folder = tmp_path_factory.mktemp("fleets")
+    template = node_report(folder)
+    plan = {**template["run"]["plan"], "name": STANDARD.name, "hash": STANDARD.hash}
+    run = {**template["run"], "plan": plan, "simulated": False}
+    run["started"] = started(timedelta(hours=2))
+    return Fleets({**template, "run": run}, folder)
+
+
+def screened(report: Report) -> None:
+    report["run"]["plan"] |= {"name": "screen", "hash": "1" * 16}
+    report["verdict"] = report["gpus"][0]["verdict"] = "N/A"
+
+
+def another_plan(report: Report) -> None:
+    report["run"]["plan"] |= {"hash": "2" * 16}
+
+
+def simulated(report: Report) -> None:
+    report["run"]["simulated"] = True
+
+
+def other_limits(report: Report) -> None:
+    report["thresholds_overridden"] = {"rate.peers.fail": "< 0.5"}
+
+
+def old(report: Report) -> None:
+    report["run"]["started"] = started(timedelta(days=9))
+
+
+def future(report: Report) -> None:
+    report["run"]["started"] = started(timedelta(days=-2))
+
+
+NOT_PASSED: list[tuple[Callable[[Report], None], str]] = [
+    (screened, "too short for a verdict (N/A)"),
+    (another_plan, f"of another plan: standard ({'2' * 16}), and not standard ({STANDARD.hash})"),
+    (simulated, "its GPUs are simulated"),
+    (other_limits, "another limit: rate.peers.fail is < 0.5, and not the default"),
+    (old, "it is too old: it ended "),
+    (future, "it ends in the future"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), NOT_PASSED, ids=[change.__name__ for change, _ in NOT_PASSED]
+)
+@pytest.mark.parametrize("majority", [False, True])
+def test_a_report_that_is_not_what_was_asked_for_has_not_passed(
+    change: Callable[[Report], None], reason: str, majority: bool, fleets: Fleets, cli: CommandLine
+) -> None:
+    chosen = range(6) if majority else range(2, 3)
+    reports = {number: fleets.report(number) for number in chosen}
+    for report in reports.values():
+        change(report)
+    folder = fleets.write(run_file=False, reports=reports)
+    for form in FORMS:
+        printed = cli("fleet", "report", str(folder.path), f"--{form}", code=3).out
+        text = printed.replace("&lt;", "<").replace("\\u003c", "<").replace("&#34;", '"')
+        assert reason in text, form
+    lines = cli("fleet", "report", str(folder.path), "--jsonl", code=3).out.splitlines()
+    gpus = [json.loads(line) for line in lines]
+    assert {gpu["node"] for gpu in gpus if gpu["verdict"] != "PASS"} == {
+        f"node-{number:04}" for number in chosen
+    }
+    found = json.loads(cli("fleet", "report", str(folder.path), "--json", code=3).out)
+    words = {node["node"]: node["verdict"] for node in found["nodes"]}
+    not_passed = [name for name, word in words.items() if word == "INCOMPLETE"]
+    assert not_passed == [f"node-{number:04}" for number in chosen]
+
+
+def test_reports_that_are_what_was_asked_for_have_passed(fleets: Fleets, cli: CommandLine) -> None:
+    folder = fleets.write(run_file=False)
+    assert cli("fleet", "report", str(folder.path), "--expect-nodes", "6").out.startswith("PASS")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (simulated, ("--simulated",)),
+        (old, ("--since", "10d")),
+        (screened, ("--level", "screen")),
+    ],
+)
+def test_what_is_asked_for_otherwise_is_accepted(
+    change: Callable[[Report], None], words: tuple[str, ...], fleets: Fleets, cli: CommandLine
+) -> None:
+    reports = {number: fleets.report(number) for number in range(6)}
+    for report in reports.values():
+        change(report)
+    folder = fleets.write(run_file=False, reports=reports)
+    printed = cli("fleet", "report", str(folder.path), *words, code=None).out
+    # A screen that was asked for is still none of a verdict.
+    assert ("N/A) " in printed or "(N/A)" in printed) == (change is screened)
+    assert ("it is too old" in printed, "its GPUs are simulated" in printed) == (False, False)
+
+
+def test_a_fault_is_a_fault_however_the_report_came_about(fleets: Fleets, cli: CommandLine) -> None:
+    report = fleets.report(1, verdicts={1: "FAIL"})
+    screened(report)
+    report["verdict"] = report["gpus"][0]["verdict"] = "FAIL"
+    folder = fleets.write(run_file=False, reports={1: report})
+    assert cli("fleet", "report", str(folder.path), code=1).out.startswith("FAIL")
+
+
+def test_of_nodes_by_name_each_without_a_report_is_missing(
+    fleets: Fleets, cli: CommandLine, tmp_path: Path
+) -> None:
+    names = tmp_path / "nodes"
+    names.write_text("\ufeff# rack 1\n" + "\n".join(f"node-{number:04}" for number in range(1, 8)))
+    folder = fleets.write(run_file=False)
+    printed = cli("fleet", "report", str(folder.path), "--expect-nodes", str(names), code=3).out
+    assert "node-[0006-0007]\n            it has no report" in printed
+    assert "1 file of no node of this run was not judged: node-0000.json" in printed
+
+
+@pytest.mark.parametrize("number", ["5", "7"])
+def test_another_number_of_nodes_is_incomplete(
+    number: str, fleets: Fleets, cli: CommandLine
+) -> None:
+    folder = fleets.write(run_file=False)
+    printed = cli("fleet", "report", str(folder.path), "--expect-nodes", number, code=3).out
+    assert f"{number} nodes expected, and 6 have a report: node-[0000-0005]" in printed
+
+
+def test_what_a_run_says_of_itself_is_not_said_again(fleets: Fleets, cli: CommandLine) -> None:
+    words = ("--level", "standard", "--simulated")
+    printed = cli("fleet", "report", str(fleets.write().path), *words, code=ExitCode.USAGE).err
+    assert "--level, --simulated: for collected reports" in printed
