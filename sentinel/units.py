@@ -115,9 +115,9 @@ def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:
 
 def format_size(size: float) -> str:
     """Format a size in bytes with a binary unit and at most one decimal."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:  # noqa: PLR2004 - the step of binary units
-            return f"{size:.0f} {unit}" if unit in {"B", "KiB", "MiB"} else f"{size:.1f} {unit}"
+    for unit, digits in (("B", 0), ("KiB", 0), ("MiB", 0), ("GiB", 1)):
+        if abs(round(size, digits)) < 1024:  # noqa: PLR2004 - the step of binary units
+            return f"{size:.{digits}f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 
@@ -140,9 +140,9 @@ def format_scaled(value: float, unit: str, digits: int = 3) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format a duration in its largest fitting unit, two units above a minute."""
-    if seconds < 1:
+    if round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:  # noqa: PLR2004 - a minute
+    if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute
         return f"{seconds:.1f} s" if seconds % 1 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

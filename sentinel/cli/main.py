@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 
 from sentinel.cli import failures
 from sentinel.cli.display.output import degrade_streams
-from sentinel.errors import ExitCode, SentinelError
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.process_setup import open_missing_streams
 from sentinel.protocol import __version__
 
@@ -246,8 +247,20 @@ def run_command_line(arguments: Sequence[str]) -> int:
     return code
 
 
+def _check_texts() -> None:
+    """Refuse to run without docstrings: they are the texts of commands and of checks.
+
+    Raises:
+        ConfigError: Python has removed them.
+    """
+    if sys.flags.optimize > 1:
+        what = "python -OO, or PYTHONOPTIMIZE=2, removes the texts of commands and checks"
+        raise ConfigError(what, "Run it with -O at most.")
+
+
 def _run(arguments: list[str]) -> int:
     try:
+        _check_texts()
         result = sentinel_command.main(arguments, prog_name="sentinel", standalone_mode=False)
     except SentinelError as error:
         return failures.report_error(error, arguments)

@@ -161,6 +161,8 @@ def parse_until(text: str) -> datetime | time:
         ValueError: The text is neither, or has an offset.
     """
     for parse in (time.fromisoformat, datetime.fromisoformat):
+        if ":" not in text:  # 2026 would be 20:26
+            break
         try:
             found: datetime | time = parse(text.strip())
         except ValueError:

@@ -342,7 +342,7 @@ _MAX_NAME = 15
 class IgnoreRule:
     """A rule that matches foreign processes.
 
-    A rule by memory applies only to processes with steady memory; see core/gpu/ignored_processes.
+    A rule by memory applies only to processes with steady memory; see core/attribution.
     """
 
     #: ``name``, ``user`` or ``memory``.

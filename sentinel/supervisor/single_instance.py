@@ -168,7 +168,9 @@ def find_group(group: str) -> int:
         ConfigError: There is no such group.
     """
     try:
-        return grp.getgrgid(int(group)).gr_gid if group.isdigit() else grp.getgrnam(group).gr_gid
+        if group.isascii() and group.isdigit():
+            return grp.getgrgid(int(group)).gr_gid
+        return grp.getgrnam(group).gr_gid
     except (KeyError, OverflowError):
         raise ConfigError(
             f"the group {group!r} for the socket does not exist",

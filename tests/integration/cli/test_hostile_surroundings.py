@@ -70,6 +70,20 @@ def test_a_limit_of_the_size_of_files_is_named_before_anything_starts(
     assert "ulimit -f" in done.stderr
 
 
+def test_a_python_without_texts_is_named(simulated: SimulatedHost) -> None:
+    done = run(simulated, '"$@"', "status", PYTHONOPTIMIZE="2")
+    assert done.returncode == 2
+    assert "PYTHONOPTIMIZE=2, removes the texts of commands and checks" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("group", ["²", "no_such_group", "99999999999"])
+def test_a_group_that_does_not_exist_is_named(group: str, simulated: SimulatedHost) -> None:
+    done = run(simulated, '"$@"', "start", "--simulate", "1", "--socket-group", group)
+    assert done.returncode == 2
+    assert f"the group {group!r} for the socket does not exist" in done.stderr
+
+
 @pytest.mark.long
 def test_a_missing_proc_is_named(simulated: SimulatedHost) -> None:
     shell = 'unshare --mount bash -c \'umount -l /proc && exec "$@"\' bash "$@"'

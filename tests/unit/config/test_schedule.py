@@ -175,7 +175,9 @@ def test_an_end_time_without_a_date_is_the_next_one() -> None:
     assert first_after(parse_until("2026-03-24T08:00"), at(3, "12:00")) == at(1, "08:00"), "over"
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "25:00", "2026-13-01 10:00", "18:30+02:00"])
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "25:00", "2026-13-01 10:00", "18:30+02:00", "2026"]
+)
 def test_a_malformed_end_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time"):
         parse_until(text)

@@ -238,8 +238,10 @@ def test_a_reader_is_told_what_the_verdicts_do_not_say(fleets: Fleets) -> None:
     }
     fleet = fleets.judged(template=template, run_file=False)
     assert fleet.notices == (
-        "There is no fleet.json: a node that has written no report is not known here"
-        " (--expect-nodes names all).",
+        (
+            "There is no fleet.json: a node that has written no report is not known here"
+            " (--expect-nodes names all)."
+        ),
         "These GPUs are simulated: the report says nothing about hardware.",
         "6 nodes were judged by thresholds that are not the default: node-[0000-0005]",
     )
