@@ -456,8 +456,17 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                "nvlink.replays", source=_DCGM, moments=(AFTER,))
     yield kind("link-recovery", "an NVLink was trained again", nvlinks(5, recoveries_total=1),
                WARN, "nvlink.recoveries", source=_DCGM, moments=(AFTER,))
-    yield kind("fabric", "the fabric is unhealthy", after(fabric_health="unhealthy"), FAIL,
-               "fabric.health", source="NVML: NVML_GPU_FABRIC_HEALTH_SUMMARY", moments=(AFTER,))
+    yield kind("fabric", "the fabric is unhealthy", standing(fabric_health="unhealthy"), FAIL,
+               "fabric.health", source="NVML: NVML_GPU_FABRIC_HEALTH_SUMMARY", moments=ENDS)
+    yield kind("fabric-gone", "a fabric that is not supported after the run",
+               after(fabric_state="not_supported"), INCOMPLETE, "fabric.state", source=_FIELD,
+               moments=(AFTER,))
+    yield kind("fabric-twin", "a fabric that only its twin has", both(
+        before(fabric_state="not_supported"), after(fabric_state="not_supported")), INCOMPLETE,
+        "fabric.state", source=_FIELD, sizes=(2, 8))
+    yield kind("link-ber", "a link with errors beyond 10^-12 before the run",
+               nvlinks(5, before=True, effective_ber=1e-5), FAIL, "nvlink.bit_error_rate",
+               source=_DCGM, moments=(BEFORE,))
 
 
 def _the_card_and_its_settings() -> Iterator[Kind]:
@@ -470,6 +479,12 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                sizes=(1, 2))
     yield kind("virtual", "it is a virtual GPU", virtual, INCOMPLETE, "virtual",
                source="NVIDIA, virtual GPU software: a profile is a share of a GPU", model=A100)
+    yield kind("mig-once", "MIG was on", standing(mig=True), INCOMPLETE, "gpu.whole",
+               source="NVML: MIG divides it", moments=ENDS)
+    yield kind("moved", "another PCI address after the run", after(
+        pci_bus_id="00000000:99:00.0"), INCOMPLETE, "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("no-serial", "its serial number is not read at one end", standing(serial=None),
+               INCOMPLETE, "gpu.identity", source=_FIELD, moments=ENDS)
     yield kind("swapped", "another serial number after the run", after(serial="1"), INCOMPLETE,
                "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("flashed", "another VBIOS after the run", after(vbios="97"), INCOMPLETE,
@@ -482,8 +497,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                exempt=True)
     yield kind("locked", "an operator locked its clocks", locked, WARN, "clocks.locked",
                source="NVML: applications clocks setting", sizes=(8,), exempt=True)
-    yield kind("inforom", "its InfoROM is corrupted", after(inforom_valid=False), WARN,
-               "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=(AFTER,))
+    yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,
+               "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=ENDS)
     yield kind("serials", "two GPUs have one serial number", twin_serial, WARN, "node.serials",
                source=_OWN, of_node=True)
     yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",

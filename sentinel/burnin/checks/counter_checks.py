@@ -26,37 +26,21 @@ from sentinel.burnin.checks.evidence import (
     REPAIRS_PENDING,
     GpuEvidence,
     MomentEvidence,
-    both,
     judge_sum,
     read,
 )
+from sentinel.protocol.counters import Counters
 
 TABLE = Table()
 check = TABLE.check
-
-_ABSENT = Status.NOT_APPLICABLE
-_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
 
 # --- rules of several checks -----------------------------------------------------------------
 
 
 def _total(evidence: GpuEvidence, limits: Limits, *fields: str) -> Judgement:
-    """Judge the sum of counters and flags at each reading: the worst of them decides.
-
-    What was demanded once is not undone by a later reading. One that has answered must answer
-    again.
-    """
-    evidence.now  # noqa: B018 - raises without readings
-    found = [
-        judge_sum(limits, partial(read, one), *fields) for one in evidence.readings if not one.lost
-    ] or [judge_sum(limits, partial(read, evidence.now), *fields)]
-    worst = min(found, key=lambda judged: _ORDER.index(judged.status))
-    if worst.status is Status.PASS and any(one.status is _ABSENT for one in found):
-        return untested(f"{fields[0]} was answered only once")
-    if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
-        return replace(worst, evidence=f"{worst.evidence}, before the end of the run")
-    return worst
+    """Judge the sum of counters and flags at each reading."""
+    return evidence.worst(lambda one: judge_sum(limits, partial(read, one), *fields), fields[0])
 
 
 def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: str) -> Judgement:
@@ -117,16 +101,24 @@ def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads nvmlDeviceGetMigMode.
     """
-    if read(evidence.now, "mig"):
-        return untested(
-            "MIG is enabled: its instances are not burned in; nvidia-smi -mig 0 makes it whole"
-        )
-    return Judgement(status=Status.PASS, value="whole")
+
+    def judge(one: Counters) -> Judgement:
+        if read(one, "mig"):
+            return untested(
+                "MIG is enabled: its instances are not burned in; nvidia-smi -mig 0 makes it whole"
+            )
+        return Judgement(status=Status.PASS, value="whole")
+
+    return evidence.worst(judge, "mig")
+
+
+_IDENTITY = {"serial": "serial number", "vbios": "VBIOS", "name": "model"}
+_IDENTITY |= {"pci_bus_id": "PCI address"}
 
 
 @check(
     "gpu.identity",
-    rule="not tested if its serial number or its VBIOS differs between two readings",
+    rule="not tested if serial number, VBIOS, model or PCI address differ between two readings",
     source=basis.OWN,
     do=basis.NOTHING,
 )
@@ -135,17 +127,16 @@ def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads nvmlDeviceGetSerial and nvmlDeviceGetVbiosVersion.
     """
-    known = [
-        {getattr(one, name) for one in evidence.readings if one.lost is None} - {None}
-        for name in ("serial", "vbios", "name")
-    ]
-    for name, values in zip(("serial number", "VBIOS", "model"), known, strict=True):
+    known = [one for one in evidence.readings if one.lost is None]
+    for name, what in _IDENTITY.items():
+        values = {getattr(one, name) for one in known}
         if len(values) > 1:
-            return untested(f"its {name} was {' and '.join(sorted(values))}")
-    if not any(known[:2]):
-        read(evidence.now, "vbios")
-    found = ", ".join(one for values in known[:2] for one in values)
-    return Judgement(status=Status.PASS, value=found)
+            found = " and ".join(sorted(str(value or "not read") for value in values))
+            return untested(f"its {what} was {found}")
+    now = evidence.now
+    if now.serial is None:
+        read(now, "vbios")
+    return Judgement(status=Status.PASS, value=", ".join(filter(None, (now.serial, now.vbios))))
 
 
 #: What to do for each of the driver's recovery actions.
@@ -170,14 +161,13 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads field 230, GET_GPU_RECOVERY_ACTION.
     """
-    name = "recovery_action"
-    known = [one.recovery_action for one in evidence.readings if one.recovery_action is not None]
-    demands = [action for action in known if action != "none"]
-    if known and not demands:
-        both(evidence.readings[-1], evidence.now, name, read)
-    action = demands[0] if demands else read(evidence.now, name)
-    status = Status.FAIL if demands else Status.PASS
-    return Judgement(status=status, value=action, action=_RECOVERY.get(action))
+
+    def judge(one: Counters) -> Judgement:
+        action = read(one, "recovery_action")
+        status = Status.PASS if action == "none" else Status.FAIL
+        return Judgement(status=status, value=action, action=_RECOVERY.get(action))
+
+    return evidence.worst(judge, "recovery_action")
 
 
 # --- memory ----------------------------------------------------------------------------------
@@ -200,13 +190,17 @@ def _ecc_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads nvmlDeviceGetEccMode.
     """
-    now = evidence.now
-    if read(now, "ecc"):
-        later = "" if now.ecc_pending in {None, True} else "off after the next reset"
-        return Judgement(status=Status.WARN if later else Status.PASS, value="on", evidence=later)
-    if not DATA_CENTRE.search(now.name):
-        return Judgement(status=Status.PASS, value="off", evidence="not a data-centre model")
-    return Judgement(status=Status.WARN, value="off")
+
+    def judge(one: Counters) -> Judgement:
+        if read(one, "ecc"):
+            later = "" if one.ecc_pending in {None, True} else "off after the next reset"
+            status = Status.WARN if later else Status.PASS
+            return Judgement(status=status, value="on", evidence=later)
+        if not DATA_CENTRE.search(one.name):
+            return Judgement(status=Status.PASS, value="off", evidence="not a data-centre model")
+        return Judgement(status=Status.WARN, value="off")
+
+    return evidence.worst(judge, "ecc")
 
 
 @check("ecc.uncorrected", source=basis.XID_48, do=basis.RESET_48, warn=above(0))
@@ -304,9 +298,13 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 
     Reads nvmlDeviceValidateInforom.
     """
-    valid = read(evidence.now, "inforom_valid")
-    status, value = (Status.PASS, "valid") if valid else (Status.WARN, "corrupted")
-    return Judgement(status=status, value=value)
+
+    def judge(one: Counters) -> Judgement:
+        valid = read(one, "inforom_valid")
+        status, value = (Status.PASS, "valid") if valid else (Status.WARN, "corrupted")
+        return Judgement(status=status, value=value)
+
+    return evidence.worst(judge, "inforom_valid")
 
 
 # --- clocks and temperatures -----------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin.checks.check import (
@@ -32,6 +32,8 @@ REPAIRS_PENDING = (
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped")
 _RESET = "the driver was reloaded or the GPU was reset"
+_ABSENT = Status.NOT_APPLICABLE
+_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
 
 class GpuEvidence(ABC):
@@ -72,6 +74,30 @@ class GpuEvidence(ABC):
     def losses(self) -> list[str]:
         """Describe when the driver called the GPU lost while it was watched."""
         return []
+
+    def worst(self, judge: Callable[[Counters], Judgement], name: str) -> Judgement:
+        """Judge each reading: the worst decides.
+
+        What stood once is not undone by a later reading. What was answered once must be answered
+        again.
+
+        Args:
+            judge: Judges one reading; may end by ``Unjudged``.
+            name: What it reads, for messages.
+        """
+        found = []
+        for one in [one for one in self.readings if one.lost is None] or [self.now]:
+            try:
+                found.append(judge(one))
+            except Unjudged as unjudged:
+                found.append(unjudged.judgement)
+        worst = min(found, key=lambda judged: _ORDER.index(judged.status))
+        if worst.status is Status.PASS and any(one.status is _ABSENT for one in found):
+            return untested(f"{name} was answered only once")
+        if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
+            evidence = ", ".join(filter(None, (worst.evidence, "before the end of the run")))
+            return replace(worst, evidence=evidence)
+        return worst
 
     @property
     def now(self) -> Counters:

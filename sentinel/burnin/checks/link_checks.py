@@ -252,12 +252,16 @@ def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
     Reads field 220, NVLINK_COUNT_EFFECTIVE_BER.
     """
-    links = read(evidence.now, "nvlinks")
-    rates = {link.effective_ber: link for link in links if link.effective_ber is not None}
-    if not rates:
-        return not_applicable()
-    worst = max(rates)
-    return by_limits(worst, limits, f"link {rates[worst].link}")
+
+    def judge(one: Counters) -> Judgement:
+        links = read(one, "nvlinks")
+        rates = {link.effective_ber: link for link in links if link.effective_ber is not None}
+        if not rates:
+            return not_applicable()
+        worst = max(rates)
+        return by_limits(worst, limits, f"link {rates[worst].link}")
+
+    return evidence.worst(judge, "effective_ber")
 
 
 @check(
@@ -321,11 +325,17 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 def _fabric(evidence: GpuEvidence, field: str, good: str, fair: str, without: str) -> Judgement:
     """Judge a word about the fabric; one that is neither good nor fair is a failure."""
-    word = read(evidence.now, field)
-    if word == "not_supported":
-        return not_applicable(f"this GPU has no NVLink fabric{without}")
-    status = {good: Status.PASS, fair: Status.WARN}.get(word, Status.FAIL)
-    return Judgement(status=status, value=word)
+
+    def judge(one: Counters) -> Judgement:
+        word = read(one, field)
+        if word == "not_supported":
+            return not_applicable(f"this GPU has no NVLink fabric{without}")
+        status = {good: Status.PASS, fair: Status.WARN}.get(word, Status.FAIL)
+        if word == "in_progress" and one is not evidence.now:
+            status = Status.PASS  # after a boot, registration takes its time
+        return Judgement(status=status, value=word)
+
+    return evidence.worst(judge, field)
 
 
 @check(

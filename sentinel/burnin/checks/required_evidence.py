@@ -55,7 +55,9 @@ REQUIRED = (
     ),
     Required(what="the recovery action", checks=("recovery.action",)),
     Required(what="NVLink", checks=("nvlink.lost", "nvlink.inactive")),
+    Required(what="the NVLink fabric", checks=("fabric.state",)),
     Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
+    Required(what="the memory", checks=("memory.covered",)),
     Required(what="XIDs", checks=("xid",)),
     Required(what="the load", checks=("load.power", "load.recorded"), steady=True),
     Required(
@@ -69,7 +71,7 @@ REQUIRED = (
         checks=("throttle.hardware_thermal", "throttle.thermal", "clocks.hardware_slowdown"),
         any_of=True,
     ),
-    Required(what="temperatures", checks=("temperature.sensor",)),
+    Required(what="temperatures", checks=("temperature.sensor", "temperature.memory")),
     Required(what="temperatures", checks=("temperature.gpu", "temperature.limit"), any_of=True),
 )
 _UNJUDGED = frozenset({Status.NOT_TESTED, Status.NOT_APPLICABLE})
