@@ -237,6 +237,24 @@ def nvlinks(number: int, *, both: bool = False, before: bool = False, **values: 
     return apply
 
 
+def no_link_of_one(node: RecordedNode, _: Moment) -> None:
+    """Measure no link from one peer."""
+    gone = {id(row) for row in node.rows(BAD, "link") if row["peer"] == 1}
+    node.samples[:] = [row for row in node.samples if id(row) not in gone]
+
+
+def no_share(node: RecordedNode, _: Moment) -> None:
+    """Let no pattern say how much of the memory it has covered."""
+    node.ends_of(BAD, MEMORY)["share"] = None
+
+
+def slow_most(node: RecordedNode, _: Moment) -> None:
+    """Let all GPUs but two compute at half of their rate."""
+    for index in range(node.gpus - 2):
+        for row in node.rows(index, "work", STEADY, FP16):
+            row["flops"] *= 0.5
+
+
 def unlisted_link(node: RecordedNode, _: Moment) -> None:
     """Remove an NVLink from the list."""
     del node.after[BAD]["nvlinks"][5]

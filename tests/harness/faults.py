@@ -47,7 +47,9 @@ from tests.harness.fault_changes import (
     mig,
     narrow_slot,
     never_read_again,
+    no_link_of_one,
     no_results,
+    no_share,
     no_time_of,
     not_listed,
     nvlinks,
@@ -56,6 +58,7 @@ from tests.harness.fault_changes import (
     reloaded,
     reset,
     sampled_error,
+    slow_most,
     slower,
     slower_all,
     some,
@@ -76,6 +79,7 @@ from tests.harness.recorded_node import (
     FP16,
     GEFORCE,
     H100,
+    LINKS,
     MEMORY,
     PHASES,
     STEADY,
@@ -334,6 +338,24 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("no-readings", "no readings of half of the steady phase", without(
         "telemetry", STEADY), INCOMPLETE, "load.recorded", source=_OWN,
         moments=(Moment("last", slice(500, 1000), 0.75),), sizes=(1, 8))
+    for phase in (FP16, COPY):
+        yield kind(f"no-work-{phase}", f"no work of the phase {phase} was recorded",
+                   without("work", phase), INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
+    for name, values in (("power", {"power_w": None}), ("temperature", {"temperature_c": None})):
+        yield kind(f"gaps-{name}", f"no {name} in every second reading", some(2, **values),
+                   INCOMPLETE, "load.recorded", source=_FIELD)
+    yield kind("no-links", "no link was measured, and the phase is done", without("link", LINKS),
+               INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 2, 8))
+    yield kind("no-link-of-one", "the link from one peer was not measured", no_link_of_one,
+               INCOMPLETE, "load.recorded", source=_OWN, sizes=(2, 8))
+    yield kind("memory-heat-zero", "the temperature of its memory reads 0", both(telemetry(
+        memory_temperature_c=0), before(memory_temperature_c=0), after(memory_temperature_c=0)),
+        INCOMPLETE, "temperature.sensor", source=_FIELD)
+    yield kind("memory-heat-none", "the temperature of its memory is known on its twin only", both(
+        telemetry(memory_temperature_c=None), absent("memory_temperature_c")), INCOMPLETE,
+        "temperature.memory", source=_FIELD)
+    yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
+               "memory.covered", source=_OWN)
     yield kind("not-read-again", "its counters after the run are those before it",
                never_read_again, INCOMPLETE, "not judged", source=_OWN, moments=(AFTER,))
     yield kind("sensor-stuck", "a temperature of 40 or 41 C at any power", stuck_heat, INCOMPLETE,
@@ -368,6 +390,13 @@ def _rates() -> Iterator[Kind]:
                source=_FRYER, sizes=(4, 8))
     yield kind("slow-copy", "83 % of the bandwidth of its peers", slower(0.83, COPY, unit="bytes"),
                FAIL, "bandwidth.peers", source=_OWN, sizes=(4, 8))
+    yield kind("slow-memtest", "a fifth of the bandwidth of its peers in the memory test",
+               slower(0.2, MEMORY, unit="bytes"), FAIL, "work.peers", source=_OWN, sizes=(2, 8),
+               others=((2, WARN),))
+    yield kind("few-iterations", "a fifth of the iterations of its peers",
+               slower(0.2, MEMORY, unit="iterations"), FAIL, "work.peers", source=_OWN, sizes=(8,))
+    yield kind("slow-most", "half the rate on all GPUs but two, without a reference", slow_most,
+               FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
     yield kind("slow-copy-95", "95 % of the bandwidth of its peers",
                slower(0.95, COPY, unit="bytes"), WARN, "bandwidth.peers", source=_OWN, sizes=(8,))
     for number in (1, 2, 4):

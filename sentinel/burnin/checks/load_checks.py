@@ -541,6 +541,9 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     values = [float(one[name]) for one in telemetry if one.get(name) is not None]
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
+    memory = [float(value) for one in telemetry if (value := one.get(f"memory_{name}")) is not None]
+    if memory and not any(memory):
+        return untested("that of the memory read 0 C all the time")
     powers = [float(one["power_w"]) for one in telemetry if one.get("power_w")]
     rise = max(powers, default=0.0) - min(powers, default=0.0)
     spread = max(values) - min(values)
@@ -548,87 +551,3 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     if spread <= _STUCK_C and rise >= min(_RISE_W, _RISE_SHARE * max(powers, default=0.0)) > 0:
         return untested(f"it read {text}")
     return Judgement(status=Status.PASS, value=spread, evidence=text)
-
-
-#: So many other GPUs of the model, or more, must have done what one could not.
-_OTHERS = 3
-
-
-@check(
-    "phase.given_up",
-    rule="fail if 3 peers or more have done it, warn if fewer: {limits}",
-    source=basis.OWN,
-    do=basis.isolate("the reason names what the stressors of this phase met."),
-    unit="phases",
-    warn=above(0),
-)
-def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU can do every phase that its peers can.
-
-    Reads the reason for which a phase was given up, on all GPUs of the model.
-    """
-    found: list[tuple[int, str]] = []
-    for number, phase in enumerate(evidence.record.phases):
-        why = phase.work.get("given_up")
-        others = [
-            peer.phases[number] for peer in evidence.peers if peer.uuid != evidence.record.uuid
-        ]
-        done = sum(other.complete for other in others)
-        if why is not None and not phase.phase.together and done and done == len(others):
-            found.append((done, f"{phase.phase.name}: {why}"))
-    judged = by_limits(len(found), limits, "; ".join(text for _, text in found))
-    if found and max(found)[0] >= _OTHERS:
-        return replace(judged, status=Status.FAIL)
-    return judged
-
-
-#: So much of the time of a phase that counts must be in its samples, and how long a phase must be.
-_RECORDED_SHARE, _RECORDED_S = 0.7, 20.0
-
-
-@check(
-    "load.recorded",
-    rule="not tested if less than 0.7 of a steady phase is in its samples",
-    source=basis.OWN,
-    do=basis.NOTHING,
-    unit="of the time",
-)
-def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The work and the readings of every steady phase were recorded.
-
-    Reads the samples of each second against the stretches that count.
-    """
-    shares = [
-        (share, f"{what} of {phase.phase.name}")
-        for phase in steady_phases(evidence.record)
-        for what, share in _recorded_shares(phase).items()
-    ]
-    if not shares:
-        return untested(NO_STEADY)
-    share, what = min(shares)
-    text = f"{share:.0%} of the {what} were recorded"
-    if share < _RECORDED_SHARE:
-        return untested(text)
-    return Judgement(status=Status.PASS, value=round(share, 4), evidence=text)
-
-
-def _recorded_shares(phase: PhaseRecord) -> dict[str, float]:
-    """Compute how much of a phase its samples cover, by what they are of."""
-    seconds = sum(last - first for first, last in phase.stretches)
-    reports = [one.values for one in phase.judged(phase.reports)]
-    readings = phase.judged(phase.telemetry)
-    if seconds < _RECORDED_S:
-        return {"work": float(bool(reports)), "readings": float(bool(readings))}
-    if phase.phase.workload.partition(":")[0] == "gemm":
-        reports = [one for one in reports if one["flops"]]
-    gaps = sorted(last.at - first.at for first, last in pairwise(readings))
-    interval = gaps[len(gaps) // 2] if gaps else 0.0
-    known = sum(any(v is not None for k, v in s.values.items() if k in _READ) for s in readings)
-    return {
-        "work": min(1.0, sum(float(one["seconds"]) for one in reports) / seconds),
-        "readings": min(1.0, known * interval / seconds),
-    }
-
-
-#: Readings of which one at least is known if the GPU was read.
-_READ = frozenset({"power_w", "temperature_c", "sm_clock_mhz"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sentinel.burnin.checks import basis
@@ -75,6 +75,16 @@ def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None
     median = statistics.median(known)
     deviation = statistics.median(abs(value - median) for value in known) * NORMAL
     return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
+
+
+#: Where most GPUs are slow, the second best of them shows it: of good cards, it is above the median
+#: by less than the reciprocal.
+_OF_SECOND = 0.9
+
+
+def usual_rate(rates: Sequence[float]) -> float:
+    """Compute what is usual among MIN_PEERS rates or more: the median, unless most are slow."""
+    return max(statistics.median(rates), _OF_SECOND * sorted(rates)[-2])
 
 
 def judge_rate(
@@ -187,7 +197,7 @@ def _limited(record: GpuRecord) -> str | None:
     return None
 
 
-def _equals(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[PhaseRecord]:
+def equals_of(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[PhaseRecord]:
     """Select the phases of the GPUs that are limited as this one is, by what was set."""
     own = evidence.record
     by_phase = {id(phase): peer for peer in evidence.peers for phase in peer.phases}
@@ -245,13 +255,14 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
     unlike = False
     for phase in _compared(own, unit):
         together = _at_the_same_time(evidence, phase)
-        equals = _equals(evidence, together)
+        equals = equals_of(evidence, together)
         unlike = unlike or len(equals) < min(len(together), MIN_PEERS)
         rates = [rate for other in equals if (rate := _rate(other, unit)) is not None]
         rate = _rate(phase, unit) or 0.0
         peers = peers_of(rates, MIN_DEVIATION if unit == "flops" else 0.0)
         name = phase.phase.name
         if peers is not None:
+            peers = replace(peers, median=usual_rate(rates))
             judged = judge_rate(rate, peers, limits, _explained(evidence), unit)
         elif len(rates) > 1:
             best = Peers(count=len(rates), median=max(rates), deviation=0.0)
@@ -371,7 +382,7 @@ def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
             best = max(_rate(one, unit) or 0.0 for one in same)
             peers = peers_of(
                 _rate(other, unit)
-                for other in _equals(evidence, _at_the_same_time(evidence, phase))
+                for other in equals_of(evidence, _at_the_same_time(evidence, phase))
             )
             usual = max(
                 best, peers.median if peers is not None and not _limited(evidence.record) else 0

@@ -16,6 +16,7 @@ from sentinel.burnin.checks import (
     load_checks,
     measured_link_checks,
     peer_checks,
+    work_checks,
     xid_checks,
 )
 from sentinel.burnin.checks.check import Table
@@ -242,6 +243,7 @@ CHECKS = Table(
     growth_checks.TABLE,
     load_checks.TABLE,
     peer_checks.TABLE,
+    work_checks.TABLE,
     golden_checks.TABLE,
     measured_link_checks.TABLE,
     xid_checks.TABLE,

@@ -1,0 +1,209 @@
+"""The checks of what each phase did: given up, recorded, and as much as on equal GPUs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.check import (
+    Judgement,
+    Limits,
+    Status,
+    Table,
+    above,
+    below,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.checks.load_checks import NO_STEADY, LoadEvidence, steady_phases
+from sentinel.burnin.checks.peer_checks import MIN_PEERS, equals_of, usual_rate
+from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.run_folder import is_copy
+from sentinel.protocol.stressor import LinkPart
+
+TABLE = Table()
+check = TABLE.check
+
+#: So many other GPUs of the model, or more, must have done what one could not.
+_OTHERS = 3
+
+
+@check(
+    "phase.given_up",
+    rule="fail if 3 peers or more have done it, warn if fewer: {limits}",
+    source=basis.OWN,
+    do=basis.isolate("the reason names what the stressors of this phase met."),
+    unit="phases",
+    warn=above(0),
+)
+def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The GPU can do every phase that its peers can.
+
+    Reads the reason for which a phase was given up, on all GPUs of the model.
+    """
+    found: list[tuple[int, str]] = []
+    for number, phase in enumerate(evidence.record.phases):
+        why = phase.work.get("given_up")
+        others = [
+            peer.phases[number] for peer in evidence.peers if peer.uuid != evidence.record.uuid
+        ]
+        done = sum(other.complete for other in others)
+        if why is not None and not phase.phase.together and done and done == len(others):
+            found.append((done, f"{phase.phase.name}: {why}"))
+    judged = by_limits(len(found), limits, "; ".join(text for _, text in found))
+    if found and max(found)[0] >= _OTHERS:
+        return replace(judged, status=Status.FAIL)
+    return judged
+
+
+#: So much of the time that counts of a steady phase, and of another one, must be in its samples.
+_RECORDED_SHARES = {True: 0.7, False: 0.5}
+#: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
+_SHORT, _VERY_SHORT = 15, 5
+#: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
+_NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
+#: Readings that each GPU has, and one that answered once must answer again.
+_READ = ("power_w", "temperature_c", "sm_clock_mhz")
+
+
+@check(
+    "load.recorded",
+    rule="not tested if less than 0.7 of a steady phase, or half of another, is in its samples",
+    source=basis.OWN,
+    do=basis.NOTHING,
+    unit="of the time",
+)
+def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
+    """The work and the readings of every phase were recorded.
+
+    Reads the samples of each second against the stretches that count, and what was measured of
+    links against what the peers have.
+    """
+    record = evidence.record
+    if not steady_phases(record):
+        return untested(NO_STEADY)
+    readings = record.telemetry
+    gaps = sorted(last.at - first.at for first, last in pairwise(readings))
+    interval = gaps[len(gaps) // 2] if gaps else 0.0
+    answered = [name for name in _READ if any(s.values.get(name) is not None for s in readings)]
+    shares = []
+    for number, phase in enumerate(record.phases):
+        if phase.complete:
+            found = _recorded_shares(phase, interval, answered or [*_READ])
+            if phase.phase.together:
+                found["links"] = _links_share(evidence, number)
+            least = _RECORDED_SHARES[phase.phase.steady]
+            shares += [
+                (share < least, share, f"{what} of {phase.phase.name}")
+                for what, share in found.items()
+            ]
+    is_low, share, what = max(
+        shares, key=lambda one: (one[0], -one[1]), default=(True, 0.0, "work")
+    )
+    text = f"{share:.0%} of the {what} were recorded"
+    if is_low:
+        return untested(text)
+    return Judgement(status=Status.PASS, value=round(share, 4), evidence=text)
+
+
+def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> dict[str, float]:
+    """Compute how much of a phase its samples cover, by what they are of."""
+    seconds = sum(last - first for first, last in phase.stretches)
+    reports = [one for one in phase.judged(phase.reports) if _has_work(phase, one)]
+    readings = phase.judged(phase.telemetry)
+    if seconds < _VERY_SHORT * interval:
+        return {}
+    if seconds < _SHORT * interval:
+        return {"work": float(bool(reports)), "readings": float(bool(readings))}
+    found = {"work": sum(float(one.values["seconds"]) for one in reports) / seconds}
+    for name in names:
+        known = sum(one.values.get(name) is not None for one in readings)
+        found[name] = known * interval / seconds
+    return {what: min(1.0, share) for what, share in found.items()}
+
+
+def _has_work(phase: PhaseRecord, report: Sample) -> bool:
+    """Check whether a report has the work of its phase: products, or bytes of a copy."""
+    if _name_of(phase) == "gemm":
+        return bool(report.values["flops"])
+    return not is_copy(phase.phase.workload) or bool(report.values["bytes"])
+
+
+def _links_share(evidence: LoadEvidence, number: int) -> float:
+    """Compute how many links were measured of those that a peer in as large a group measured."""
+
+    def links(record: GpuRecord) -> tuple[int, set[tuple[str, int | None]]]:
+        rows = [one.values for one in record.phases[number].links]
+        size = max((int(row["size"]) for row in rows), default=0)
+        return size, {(row["part"], row["peer"]) for row in rows if row["part"] not in _NOT_ALL}
+
+    size, own = links(evidence.record)
+    others = [links(peer) for peer in evidence.peers]
+    most = max((len(found) for other, found in others if other == size or not size), default=0)
+    if not own:
+        return float(not most and _name_of(evidence.record.phases[number]) != "links")
+    return float(len(own) == most)
+
+
+def _name_of(phase: PhaseRecord) -> str:
+    return phase.phase.workload.partition(":")[0]
+
+
+#: The units of work, and what is said of them.
+_UNITS = ("flops", "bytes", "iterations")
+
+
+@check(
+    "work.peers",
+    rule=f"the worst phase that was not interrupted; with fewer than {MIN_PEERS} equal GPUs, warn"
+    " only: {limits}",
+    source=f"{basis.OWN}, lenient, since the spread of most work was not measured",
+    do=basis.SLOW,
+    unit="of the median",
+    fail=below(0.5),
+    warn=below(0.8),
+)
+def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The GPU has done as much of every phase in a second as its peers.
+
+    Reads the products, bytes and iterations of each phase, against GPUs of the model with the same
+    power limit.
+    """
+    if evidence.now.driver == "simulated":
+        return not_applicable("a simulated GPU works on the host's cores")
+    found = []
+    for number, phase in enumerate(evidence.record.phases):
+        together = [peer.phases[number] for peer in evidence.peers]
+        equals = [one for one in equals_of(evidence, together) if _is_whole(one)]
+        if len(equals) < 2 or not any(one is phase for one in equals):  # noqa: PLR2004 - a pair
+            continue
+        for unit in _UNITS:
+            rates = [_done(one, unit) for one in equals]
+            few = len(rates) < MIN_PEERS
+            usual = max(rates) if few else usual_rate(rates)
+            if usual:
+                share, of = _done(phase, unit) / usual, "best" if few else "median"
+                text = f"{unit} of {phase.phase.name}: {share:.2f} of the {of} of {len(rates)}"
+                found.append((share, few, text))
+    if not found:
+        return not_applicable("no equal GPU did the same without an interruption")
+    share, few, text = min(found)
+    named = {"warn": limits["warn"]} if few else limits
+    return by_limits(round(share, 4), named, text)
+
+
+def _is_whole(phase: PhaseRecord) -> bool:
+    """Check whether the work of a phase can be compared: what is interrupted begins again."""
+    return phase.complete and not phase.phase.together and not phase.work.get("interruptions")
+
+
+def _done(phase: PhaseRecord, unit: str) -> float:
+    """Compute what was done in a second, warming up included: the lesser of total and samples."""
+    seconds = sum(float(phase.work.get(name) or 0.0) for name in ("seconds", "uncounted"))
+    sampled = sum(float(one.values["seconds"]) for one in phase.reports)
+    counted = sum(float(one.values[unit] or 0.0) for one in phase.reports)
+    rates = [float(phase.work.get(unit) or 0.0) / seconds] if seconds else []
+    rates += [counted / sampled] if sampled else []
+    return min(rates, default=0.0)
