@@ -282,6 +282,11 @@ def _memory() -> Iterator[Kind]:
     yield kind("corrected-flood", "5,000 corrected errors a second under load", corrected(5000),
                FAIL, "ecc.corrected_load", source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313",
                moments=(FIRST, MIDDLE), sizes=(1, 8))
+    for name in ("ecc", "sram"):
+        yield kind(f"corrected-{name}-lifetime",
+                   f"10,000 corrected errors in the card's own count of {name.upper()}",
+                   standing(**{f"{name}_corrected_lifetime_total": 10_000}), WARN,
+                   "ecc.corrected_lifetime_new", source=_DCGM, moments=(AFTER, GAP))
     yield kind("corrected-some", "a corrected error every five seconds", corrected(0.2), WARN,
                "ecc.corrected", source=_DCGM)
 
@@ -481,6 +486,15 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                source=f"{_XID}: 74", moments=(AFTER,), sizes=(1, 2))
     yield kind("link-crc", "10^6 CRC errors on an NVLink", nvlinks(5, crc_errors_total=10**6),
                FAIL, "nvlink.crc_rate", source=_DCGM, moments=(AFTER,))
+    yield kind("link-slow", "an NVLink at half of its speed", nvlinks(5, speed_mbps=13281), FAIL,
+               "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link",
+               moments=(AFTER,), sizes=(1, 8))
+    yield kind("links-slow", "all NVLinks of one GPU at half of their speed", both(*(
+        nvlinks(number, before=True, speed_mbps=13281) for number in range(18))), FAIL,
+        "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link", sizes=(2, 8))
+    yield kind("link-unread", "the counters of one active NVLink are not read", nvlinks(
+        5, before=True, replays_total=None, crc_errors_total=None), INCOMPLETE, "NVLink not judged",
+        source=_FIELD)
     yield kind("link-replay", "a replay on an NVLink", nvlinks(5, replays_total=1), WARN,
                "nvlink.replays", source=_DCGM, moments=(AFTER,))
     yield kind("link-recovery", "an NVLink was trained again", nvlinks(5, recoveries_total=1),

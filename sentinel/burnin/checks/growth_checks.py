@@ -113,6 +113,22 @@ def _ecc_corrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return evidence.judge_growth("ecc_corrected_total", limits)
 
 
+@check(
+    "ecc.corrected_lifetime_new",
+    source=f"{basis.DCGM}: MAX_SBE_RATE",
+    do=basis.WATCH,
+    unit="errors",
+    warn=above(10),
+)
+def _ecc_corrected_lifetime_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
+    """Few new correctable errors in the card's own counts.
+
+    Reads nvmlDeviceGetTotalEccErrors(CORRECTED, AGGREGATE), nvmlDeviceGetSramEccErrorStatus.
+    """
+    fields = "ecc_corrected_lifetime_total", "sram_corrected_lifetime_total"
+    return judge_sum(limits, evidence.known_growth, *fields)
+
+
 @_new_error("memory.sram_uncorrected_new", source=f"{basis.XID_48}, 172")
 def _memory_sram_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new uncorrectable SRAM errors.
@@ -158,14 +174,7 @@ def _memory_repair_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     Reads nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus,
     nvmlDeviceGetRepairStatus.
     """
-
-    def new(flag: str) -> float:
-        grown = evidence.growth(flag)
-        if grown.unknown and not grown.least:
-            raise Unjudged(grown.unknown)
-        return grown.least
-
-    return judge_sum(limits, new, *REPAIRS_PENDING)
+    return judge_sum(limits, evidence.known_growth, *REPAIRS_PENDING)
 
 
 @_throttled("throttle.hardware_thermal", do=basis.HOT, fail=above(0.01), warn=above(0))

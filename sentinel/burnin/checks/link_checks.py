@@ -22,7 +22,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, both, read
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, NvLink
 
 TABLE = Table()
 check = TABLE.check
@@ -174,21 +174,25 @@ def _read_link(number: int, counters: Counters, field: str) -> int:
 
 def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
     """Add up the growth of one counter of all links, and name those on which it grew."""
-    listed = (one.nvlinks or () for part in evidence.parts for one in part[:2] if one is not None)
-    numbers = {link.link for links in listed for link in links}
+    listed = [link for one in evidence.readings for link in one.nvlinks or ()]
+    active = {link.link for link in listed if link.active}
     new: dict[int, Growth] = {}
-    why = not_applicable()
-    for number in sorted(numbers) or [0]:
+    unread: dict[int, Judgement] = {}
+    for number in sorted({link.link for link in listed}) or [0]:
         try:
             new[number] = evidence.growth(field, partial(_read_link, number))
         except Unjudged as unjudged:
-            why = unjudged.judgement
+            unread[number] = unjudged.judgement
     if not new:
-        raise Unjudged(why)
+        raise Unjudged(next(iter(unread.values())))
+    unknown = [grown.unknown for grown in new.values() if grown.unknown]
+    unknown += [
+        untested(f"{field} of link {number} was not read") for number in unread.keys() & active
+    ]
     return Growth(
         least=float(sum(grown.least for grown in new.values())),
         text=_named(number for number, grown in new.items() if grown.least),
-        unknown=next((grown.unknown for grown in new.values() if grown.unknown), None),
+        unknown=next(iter(unknown), None),
     )
 
 
@@ -239,6 +243,40 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
         )
     of = "this model has" if own == expected else "on a GPU of the same model"
     return by_limits(max(0, expected - active), limits, f"{active} active links; {expected} {of}")
+
+
+@check(
+    "nvlink.speed",
+    rule="links slower than the fastest of all GPUs of the model, before or after: {limits}",
+    source="NVIDIA Health Validation: each link of an H100 and H200 has 26,562 MB/s",
+    do=basis.LINKS,
+    unit="links",
+    fail=above(0),
+)
+def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """All active NVLinks have the same speed.
+
+    Reads field 164, NVLINK_GET_SPEED, of this GPU before and after, and of its peers.
+    """
+    now = evidence.now
+    read(now, "nvlinks")
+    same = [one for one in evidence.node if one.name == now.name]
+    speeds = {link.speed_mbps for one in (*evidence.readings, *same) for link in _running(one)}
+    if not speeds:
+        return not_applicable()
+    fastest = max(speeds)
+    slow = {
+        link.link: f"link {link.link} has {link.speed_mbps:,} of {fastest:,} MB/s"
+        for one in evidence.readings
+        for link in _running(one)
+        if link.speed_mbps < fastest
+    }
+    return by_limits(len(slow), limits, next(iter(slow.values()), f"{fastest:,} MB/s"))
+
+
+def _running(counters: Counters) -> list[NvLink]:
+    """Select the active links whose speed is known."""
+    return [link for link in counters.nvlinks or () if link.active and link.speed_mbps is not None]
 
 
 @check(

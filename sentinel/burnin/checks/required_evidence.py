@@ -54,7 +54,13 @@ REQUIRED = (
         models=_REMAPPING,
     ),
     Required(what="the recovery action", checks=("recovery.action",)),
-    Required(what="NVLink", checks=("nvlink.lost", "nvlink.inactive")),
+    Required(
+        what="NVLink",
+        checks=(
+            *("nvlink.lost", "nvlink.inactive", "nvlink.speed"),
+            *("nvlink.recoveries", "nvlink.replays", "nvlink.crc_rate"),
+        ),
+    ),
     Required(what="the NVLink fabric", checks=("fabric.state",)),
     Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
     Required(what="the memory", checks=("memory.covered",)),
