@@ -205,7 +205,11 @@ def _meaning(run: Judged, cut: str | None) -> str:
         meaning = f"cut short: {cut}; {meaning}"
     if run.verdict is Verdict.PASS:
         lacking = dict.fromkeys(text for gpu in run.gpus for text in not_compared(gpu.results))
-        return f"{meaning} (rates not compared: {', '.join(lacking)})" if lacking else meaning
+        phases = (phase for gpu in run.gpus for phase in gpu.record.phases)
+        undone = dict.fromkeys(one.phase.name for one in phases if one.work.get("given_up"))
+        found = {"rates not compared": lacking, "phases not done": undone}
+        texts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+        return f"{meaning} ({'; '.join(texts)})" if texts else meaning
     first = first_reason(run.gpus, run.node)
     return meaning if first is None or cut is not None else f"{meaning}: {first}"
 

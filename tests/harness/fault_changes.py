@@ -152,12 +152,12 @@ def slower_all(node: RecordedNode, _: Moment) -> None:
             row["flops"] *= 0.8
 
 
-def links(part: LinkPart, factor: float = 1.0, **values: Any) -> Apply:
-    """Scale the rates of one part of the test of links."""
+def links(part: LinkPart, factor: float = 1.0, *, often: bool = False, **values: Any) -> Apply:
+    """Scale the rates of one part of the test of links; ``often``: but for one in six seconds."""
 
     def apply(node: RecordedNode, _: Moment) -> None:
         for row in node.rows(BAD, "link", LINKS):
-            if row["part"] == part:
+            if row["part"] == part and not (often and int(row["at"]) % 6 == 0):
                 row["rate"] *= factor
                 row.update(values)
 
@@ -235,6 +235,22 @@ def nvlinks(number: int, *, both: bool = False, before: bool = False, **values: 
                 row["nvlinks"][number] |= values
 
     return apply
+
+
+def given_up_by_all(node: RecordedNode, _: Moment) -> None:
+    """Give up a phase on all GPUs."""
+    for index in range(node.gpus):
+        node.ends_of(index, FP16).update(given_up="it failed 3 times", seconds=0.0, longest=0.0)
+
+
+def no_energy(node: RecordedNode, _: Moment) -> None:
+    """Count no energy."""
+    node.after[BAD]["energy_j"] = node.before[BAD]["energy_j"]
+
+
+def not_ended(node: RecordedNode, _: Moment) -> None:
+    """Do not say that the run has ended."""
+    node.events[:] = [row for row in node.events if row["event"] != "burnin.ended"]
 
 
 def no_link_of_one(node: RecordedNode, _: Moment) -> None:

@@ -38,6 +38,7 @@ from tests.harness.fault_changes import (
     cycle,
     events,
     given_up,
+    given_up_by_all,
     gone,
     heat,
     limited,
@@ -47,10 +48,12 @@ from tests.harness.fault_changes import (
     mig,
     narrow_slot,
     never_read_again,
+    no_energy,
     no_link_of_one,
     no_results,
     no_share,
     no_time_of,
+    not_ended,
     not_listed,
     nvlinks,
     once,
@@ -224,6 +227,9 @@ def _loss_and_hangs() -> Iterator[Kind]:
                events(("gpu.unknown", {"reason": "the call took 6 s", "lost": False})), PASS,
                source="NVIDIA/NVSentinel#1748: calls are slow under load; it is unread, not lost",
                exempt=True)
+    yield kind("unanswered-often", "forty readings were not answered in time", events(*(
+        ("gpu.unknown", {"reason": "the call took 6 s", "lost": False}) for _ in range(40))), WARN,
+        "gpu.hang", source=_OWN)
     yield kind("hang", "a stressor makes no progress for 30 s, twice", events(HANG, HANG), FAIL,
                "gpu.hang", source=_OWN, moments=MOMENTS)
     yield kind("hang-once", "a stressor makes no progress for 30 s", events(HANG), WARN,
@@ -232,6 +238,9 @@ def _loss_and_hangs() -> Iterator[Kind]:
                given_up(FP16, "its stressors failed 3 times"), FAIL, "phase.given_up",
                source="pytorch/torchtitan#951: NaN on one of 256 GPUs", sizes=(2, 4, 8),
                others=((2, WARN),))
+    yield kind("crash-all", "products in fp16 crash on all GPUs", both(*(events(
+        ("stressor.failed", {"kind": "crash", "reason": "SIGSEGV"})) for _ in range(3)),
+        given_up_by_all), WARN, "stressor.failures", source=_OWN, sizes=(1, 8))
     yield kind("crash-mandatory", "the memory test crashes on it",
                given_up(MEMORY, "its stressors failed 3 times"), INCOMPLETE, "memory", source=_OWN,
                sizes=(1,))
@@ -353,6 +362,15 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 2, 8))
     yield kind("no-link-of-one", "the link from one peer was not measured", no_link_of_one,
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(2, 8))
+    yield kind("power-impossible", "its power reads 4 MW", telemetry(power_w=4294967.0),
+               INCOMPLETE, "load.power", source=_FIELD)
+    yield kind("energy", "its energy counter stands still at 690 W", no_energy, INCOMPLETE,
+               "load.power", source=_FIELD)
+    yield kind("not-ended", "the record does not say that its run has ended", not_ended,
+               INCOMPLETE, "ended", source=_OWN, sizes=(1, 2))
+    yield kind("gap", "no readings for 40 s of the steady phase", without("telemetry", STEADY),
+               INCOMPLETE, "load.recorded", source=_OWN, moments=(Moment("middle", slice(
+                   400, 700), 0.5),))
     yield kind("memory-heat-zero", "the temperature of its memory reads 0", both(telemetry(
         memory_temperature_c=0), before(memory_temperature_c=0), after(memory_temperature_c=0)),
         INCOMPLETE, "temperature.sensor", source=_FIELD)
@@ -466,6 +484,17 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("generation", "generation 1 of 5 under load", telemetry(pcie_generation=1), FAIL,
                "pcie.generation", source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL),
                sizes=(1,))
+    yield kind("width-elsewhere", "x4 of x16 in the phases that are not steady",
+               telemetry(MEMORY, FP16, COPY, LINKS, pcie_width=4), FAIL, "pcie.width",
+               source="NVIDIA/NVSentinel#890", sizes=(1, 8))
+    yield kind("width-copy", "x8 of x16 while it copies", telemetry(COPY, pcie_width=8), FAIL,
+               "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(1,))
+    yield kind("host-link-often", "half the rate to the host in most seconds",
+               links(LinkPart.TO_HOST, 0.5, often=True), WARN, "links.host", source=_OWN,
+               sizes=(1, 8))
+    yield kind("peer-link-often", "half the rate to its peers in most seconds",
+               links(LinkPart.PEER, 0.5, often=True), WARN, "links.peer", source=_OWN,
+               sizes=(2, 8))
     yield kind("narrow-slot", "GPU and slot allow 8 lanes, those of seven peers 16", narrow_slot,
                WARN, "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(2, 8))
     yield kind("replays", "100,000 replays", after(pcie_replays_total=100_000), FAIL,

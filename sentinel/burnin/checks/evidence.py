@@ -67,6 +67,10 @@ class GpuEvidence(ABC):
             Unjudged: The GPU was idle, or the value is not known.
         """
 
+    def elsewhere(self, name: str) -> list[float]:  # noqa: ARG002 - for evidence with samples
+        """Collect the worst values of a reading of a GPU in use outside the steady phases."""
+        return []
+
     def implausible(self, name: str) -> list[float]:  # noqa: ARG002 - for evidence with samples
         """Collect the values of a reading that no GPU can have had."""
         return []

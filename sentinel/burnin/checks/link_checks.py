@@ -45,7 +45,7 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
         own: What the GPU allows by itself, for the explanation.
     """
     most = read(evidence.now, f"{field}_maximum")
-    value = round(evidence.under_load(field))
+    value = round(min(evidence.under_load(field), *evidence.elsewhere(field), most))
     text = f"{value} of {most}"
     if own is not None and (getattr(evidence.now, own) or 0) > most:
         text += f"; the GPU allows {getattr(evidence.now, own)}, its slot does not"

@@ -53,6 +53,8 @@ _JUMP_C, _HIGHEST_C = 30.0, 150.0
 _NEIGHBOURS_S = 5.0
 #: More such readings than so many, and than one in a hundred, are none.
 _FEW_ERRORS = 2
+#: A GPU is in use from this utilization on; in so many readings of a phase, or more.
+_IN_USE, _FEW = 0.9, 4
 #: Readings of this name fall where temperatures rise.
 _MARGIN = "temperature_margin_c"
 
@@ -242,6 +244,22 @@ class LoadEvidence(GrowthEvidence):
             raise Unjudged(untested(f"{name} read 0 in {share} of the samples under load"))
         return worst
 
+    def elsewhere(self, name: str) -> list[float]:
+        """Find the worst value of a reading in each other phase, while the GPU was in use."""
+        return [
+            lowest(values)
+            for phase in self.record.phases
+            if not phase.phase.steady
+            and len(
+                values := [
+                    float(one.values[name])
+                    for one in phase.judged(phase.telemetry)
+                    if one.values.get(name) and (one.values.get("utilization") or 0) >= _IN_USE
+                ]
+            )
+            >= _FEW
+        ]
+
     @property
     def checked(self) -> int:
         """How many results were checked."""
@@ -340,6 +358,7 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
     do=Action(Severity.RESET, "RESET_GPU: reset the GPU or reboot the node, then run it again."),
     fail=above(1),
     warn=above(0),
+    warn_unread=above(2),
 )
 def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU answers and makes progress.
@@ -358,6 +377,10 @@ def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
         return untested("the GPU was lost, which gpu.lost has")
     if (record.ended or "").startswith(FAULTY):
         return by_limits(len(hangs) + 2, limits, record.ended or "")
+    unread = record.named("gpu.unknown")
+    if not hangs and limits["warn_unread"].broken_by(len(unread)):
+        text = f"it could not be read {len(unread)} times; first: {unread[0]['reason']}"
+        return Judgement(status=Status.WARN, value=len(unread), evidence=text)
     return by_limits(len(hangs), limits, hangs[0]["reason"] if hangs else "")
 
 
@@ -495,9 +518,40 @@ def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
     ]
     if not shares:
         return untested("power_limit_w was not read under load")
+    _must_be_plausible(evidence)
     share, where = min(shares)
     text = f"{share:.0%} of the enforced limit in the worst moments of {where}"
     return by_limits(round(share, 4), limits, text)
+
+
+#: Readings of the power are so much of the limit at most; the energy of a run is so much of their
+#: sum, or more.
+_HIGHEST_POWER, _LEAST_ENERGY = 2.0, 0.5
+
+
+def _must_be_plausible(evidence: LoadEvidence) -> None:
+    """Check the readings of the power against the limit and the counter of energy.
+
+    Raises:
+        Unjudged: They contradict it.
+    """
+    record = evidence.record
+    powers = evidence.samples("power_w")
+    limit = max(evidence.samples("power_limit_w"))
+    high = sum(power > _HIGHEST_POWER * limit for power in powers)
+    if high > len(powers) * _WORST_SHARE:
+        raise Unjudged(untested(f"power_w read {max(powers):,.0f} W at a limit of {limit:,.0f} W"))
+    try:
+        energy = evidence.known_growth("energy_j")
+    except Unjudged:
+        return
+    sampled = sum(
+        min(last.at - first.at, _READINGS_S) * last.values["power_w"]
+        for _, first, last in record.under_load("power_w")
+    )
+    if energy < sampled * _LEAST_ENERGY:
+        text = f"power_w adds up to {sampled:,.0f} J, and energy_j grew by {energy:,.0f} J"
+        raise Unjudged(untested(text))
 
 
 @check(

@@ -70,6 +70,25 @@ def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
     return found
 
 
+def _at_times(
+    evidence: LoadEvidence, found: Judgement, limits: Limits, *parts: LinkPart
+) -> Judgement:
+    """Warn of a link that is slow in most measurements, where no other GPU used it."""
+    rates: dict[tuple[str, int | None], list[float]] = {}
+    for sample in evidence.record.links:
+        part, peer, rate = (sample.values[name] for name in ("part", "peer", "rate"))
+        if part in parts and rate is not None:
+            rates.setdefault((part, peer), []).append(float(rate))
+    shares = [statistics.median(one) / max(one) for one in rates.values() if max(one)]
+    least = min(shares, default=1.0)
+    is_whole = _group_size(evidence.record) >= len(evidence.node)
+    is_good = found.status in {Status.PASS, Status.NOT_APPLICABLE}
+    if not is_good or not is_whole or not limits["usual"].broken_by(least):
+        return found
+    text = f"in half of the measurements at most {least:.2f} of the best; {found.evidence}"
+    return replace(found, status=Status.WARN, value=round(least, 4), evidence=text)
+
+
 def _all_reduce(record: GpuRecord) -> tuple[int, float]:
     """Find the largest group that has summed, and its best rate; 0 and 0.0 if none has.
 
@@ -201,6 +220,7 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     unit="of the maximum",
     fail=below(0.66),
     warn=below(0.80),
+    usual=below(0.6),
 )
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The link to the host has the rate of its generation and width.
@@ -235,7 +255,8 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     most = _LANE_BYTES[generation] * width
     text += f"; gen {generation} x{width} has {_rate(most)}"
     slower = min(own[LinkPart.TO_DEVICE], own[LinkPart.TO_HOST])
-    return _whole(evidence, slower / most, limits, text)
+    found = _whole(evidence, slower / most, limits, text)
+    return _at_times(evidence, found, limits, LinkPart.TO_DEVICE, LinkPart.TO_HOST)
 
 
 @check(
@@ -250,6 +271,7 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     fail=below(0.80),
     warn=below(0.95),
     reference=below(0.75),
+    usual=below(0.6),
 )
 def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The links to the other GPUs are as fast as those of the others.
@@ -264,14 +286,15 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     profiles = [sorted(_best(peer, LinkPart.PEER).values()) for peer in evidence.peers]
     profiles = [rates for rates in profiles if len(rates) == len(own)]
     if len(profiles) < MIN_PEERS:
-        return _by_reference(evidence, limits, LinkPart.PEER, min(own.values()), text)
+        found = _by_reference(evidence, limits, LinkPart.PEER, min(own.values()), text)
+        return _at_times(evidence, found, limits, LinkPart.PEER)
     # The slowest link with the slowest ones of the others, and so on: where some GPUs have a
     # shorter way to each other, each has so.
     medians = [statistics.median(rates) for rates in zip(*profiles, strict=True)]
     shares = [rate / most for rate, most in zip(sorted(own.values()), medians, strict=True)]
     text += f"; compared with the links of {len(profiles)} GPUs"
-    limits = {name: limits[name] for name in ("fail", "warn")}
-    return _whole(evidence, min(shares), limits, text)
+    found = _whole(evidence, min(shares), limits, text)
+    return _at_times(evidence, found, limits, LinkPart.PEER)
 
 
 @check(

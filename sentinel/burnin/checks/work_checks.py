@@ -62,6 +62,8 @@ def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
 _RECORDED_SHARES = {True: 0.7, False: 0.5}
 #: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
 _SHORT, _VERY_SHORT = 15, 5
+#: No reading is missing for longer, in seconds.
+_GAP_S = 20.0
 #: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
 _NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
 #: Readings that each GPU has, and one that answered once must answer again.
@@ -119,9 +121,20 @@ def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> d
         return {"work": float(bool(reports)), "readings": float(bool(readings))}
     found = {"work": sum(float(one.values["seconds"]) for one in reports) / seconds}
     for name in names:
-        known = sum(one.values.get(name) is not None for one in readings)
-        found[name] = known * interval / seconds
+        known = [one.at for one in readings if one.values.get(name) is not None]
+        found[name] = len(known) * interval / seconds
+        gap = _longest_gap(phase, known)
+        if gap > max(_GAP_S, _VERY_SHORT * interval):
+            found[f"{name} for {gap:,.0f} s"] = 0.0
     return {what: min(1.0, share) for what, share in found.items()}
+
+
+def _longest_gap(phase: PhaseRecord, known: list[float]) -> float:
+    """Find the longest time without a reading within a stretch that counts."""
+    stretches = [
+        [first, *(at for at in known if first < at < last), last] for first, last in phase.stretches
+    ]
+    return max(end - begin for moments in stretches for begin, end in pairwise(moments))
 
 
 def _has_work(phase: PhaseRecord, report: Sample) -> bool:
