@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     INCOMPLETE = "INCOMPLETE"
     WARN = "WARN"
-    #: The plan is too short for a verdict, and nothing was found.
+    #: Too little was done for a verdict, and nothing was found.
     NOT_APPLICABLE = "N/A"
     PASS = "PASS"  # noqa: S105 - not a password
 
@@ -35,7 +35,7 @@ MEANING: Mapping[Verdict, str] = {
     Verdict.INCOMPLETE: "no fault was found, and not everything was done",
     Verdict.WARN: "everything was done; something needs attention",
     Verdict.PASS: "everything was done, and no fault was found",
-    Verdict.NOT_APPLICABLE: "too short for a PASS: no fault was found, which proves nothing",
+    Verdict.NOT_APPLICABLE: "too little was done for a PASS, and no fault was found",
 }
 
 EXIT_CODES: Mapping[Verdict, ExitCode] = {
@@ -50,6 +50,9 @@ EXIT_CODES: Mapping[Verdict, ExitCode] = {
 #: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,
 #: takes a minute with its starts.
 MIN_CHECKED_S = 60.0
+
+#: The check of how much of the memory was tested.
+_COVERED = "memory.covered"
 
 #: How the reason begins that is about a phase, by its name.
 NOT_COMPLETE = "phase {} not complete: "
@@ -88,12 +91,12 @@ def judge_gpu(
         plan: The plan.
         twins: The checks that have judged another GPU of its model.
     """
-    found = {result.status for result in results}
+    short = _too_short(record, plan, results)
+    found = {result.status for result in results if result.id != _COVERED or short is None}
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
     unknown = _unknown(record)
     # Without counters or results, that is the reason; each check would only repeat it.
     missing += unknown or missing_evidence(results, plan, record.before, twins)
-    short = _too_short(record, plan)
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:
@@ -152,10 +155,15 @@ def describe_result(result: CheckResult) -> str:
     return f"{text}: {result.evidence}" if result.evidence else text
 
 
-def _too_short(record: GpuRecord, plan: Plan) -> str | None:
-    """Explain why a run is too short for a PASS, or return None."""
+def _too_short(record: GpuRecord, plan: Plan, results: Iterable[CheckResult] = ()) -> str | None:
+    """Explain why a run is too short for a PASS, or tested too little memory, or return None."""
     if plan.screen:
         return f"the plan {plan.name} is a screen, which gives no PASS"
+    for result in results:
+        if result.id == _COVERED and result.status is Status.WARN:
+            return (
+                f"{result.value} of the memory was tested; a PASS needs more ({result.threshold})"
+            )
     done = sum(phase.done for phase in record.phases if phase.phase.checked)
     if done >= MIN_CHECKED_S:
         return None

@@ -227,12 +227,15 @@ def faults(gpus: Sequence[GpuStatus]) -> dict[str, str]:
 
 
 def passed(gpus: Sequence[GpuStatus]) -> frozenset[str]:
-    """Collect the UUIDs of the GPUs without a fault whose last burn-in was complete."""
+    """Collect the UUIDs of the GPUs without a fault whose last burn-in proves that."""
     faulty = faults(gpus)
     return frozenset(
         gpu.uuid
         for gpu in gpus
-        if gpu.uuid not in faulty and gpu.verdict is not None and gpu.verdict.verdict in PASSED
+        if gpu.uuid not in faulty
+        and gpu.verdict is not None
+        and gpu.verdict.verdict in PASSED
+        and gpu.verdict.no_proof is None
     )
 
 

@@ -139,6 +139,8 @@ class GpuVerdict(ResponseType):
     run: str
     #: When it ended; None if it was cut off before its first event.
     ended: datetime | None = None
+    #: Why it proves nothing, such as that it was too short, or null.
+    no_proof: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -268,7 +268,13 @@ class Run:
         steady = PhaseRecord(
             phase=STEADY,
             spans=[(0.0, 60.0)],
-            work={"seconds": SECONDS, "longest": 60.0, "checks": self.checks, "errors": 0},
+            work={
+                "seconds": SECONDS,
+                "longest": 60.0,
+                "checks": self.checks,
+                "errors": 0,
+                "flops": self.tflops * 1e12 * SECONDS,
+            },
             stretches=[(0.0, 60.0)] if self.steady else [],
             telemetry=[self._reading(sample, at) for at in seconds],
             reports=[Sample(at=at, values=work) for at in seconds],

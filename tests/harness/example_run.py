@@ -144,6 +144,7 @@ class ExampleRun:
                 pci_bus_id=f"00000000:{index + 1:02X}:00.0",
                 vbios="96.00.00.00.01",
                 reasons=("gpu_idle",),
+                energy_j=700 * at,
             )
         )
 

@@ -259,6 +259,11 @@ def no_link_of_one(node: RecordedNode, _: Moment) -> None:
     node.samples[:] = [row for row in node.samples if id(row) not in gone]
 
 
+def half_memory(node: RecordedNode, _: Moment) -> None:
+    """Test half of the memory."""
+    node.ends_of(BAD, MEMORY)["share"] = 0.5
+
+
 def no_share(node: RecordedNode, _: Moment) -> None:
     """Let no pattern say how much of the memory it has covered."""
     node.ends_of(BAD, MEMORY)["share"] = None

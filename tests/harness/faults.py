@@ -40,6 +40,7 @@ from tests.harness.fault_changes import (
     given_up,
     given_up_by_all,
     gone,
+    half_memory,
     heat,
     limited,
     links,
@@ -377,6 +378,8 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("memory-heat-none", "the temperature of its memory is known on its twin only", both(
         telemetry(memory_temperature_c=None), absent("memory_temperature_c")), INCOMPLETE,
         "temperature.memory", source=_FIELD)
+    yield kind("half-memory", "half of the memory was tested", half_memory, "N/A",
+               "memory.covered", source=_OWN, sizes=(1, 8))
     yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
                "memory.covered", source=_OWN)
     yield kind("not-read-again", "its counters after the run are those before it",

@@ -118,7 +118,7 @@ def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> d
     if seconds < _VERY_SHORT * interval:
         return {}
     if seconds < _SHORT * interval:
-        return {"work": float(bool(reports)), "readings": float(bool(readings))}
+        return {"work": float(bool(reports))}
     found = {"work": sum(float(one.values["seconds"]) for one in reports) / seconds}
     for name in names:
         known = [one.at for one in readings if one.values.get(name) is not None]
@@ -216,7 +216,7 @@ def _done(phase: PhaseRecord, unit: str) -> float:
     """Compute what was done in a second, warming up included: the lesser of total and samples."""
     seconds = sum(float(phase.work.get(name) or 0.0) for name in ("seconds", "uncounted"))
     sampled = sum(float(one.values["seconds"]) for one in phase.reports)
-    counted = sum(float(one.values[unit] or 0.0) for one in phase.reports)
+    counted = sum(float(one.values.get(unit) or 0.0) for one in phase.reports)
     rates = [float(phase.work.get(unit) or 0.0) / seconds] if seconds else []
     rates += [counted / sampled] if sampled else []
     return min(rates, default=0.0)

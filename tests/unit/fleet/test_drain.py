@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -22,6 +24,7 @@ from sentinel.fleet.drain import (
 )
 from sentinel.fleet.engine import EngineError
 from sentinel.fleet.run_folder import FleetFolder
+from sentinel.protocol.api_types import GpuStatus, GpuVerdict
 
 OURS = "gpu-sentry: memory.remap_failed on GPU 3 (GPU-1)"
 #: As Slurm 22.05 prints it with --oneliner.
@@ -206,3 +209,19 @@ def test_an_invalid_record_takes_nothing_back(folder: FleetFolder, text: str, wh
 def test_the_next_step(faulty: str, good: str, drained: str | None, step: str) -> None:
     record = None if drained is None else DrainRecord(reason="gpu-sentry: x", gpus=tuple(drained))
     assert next_step(set(faulty), set(good), record) == step
+
+
+@pytest.mark.parametrize(
+    ("verdict", "good"),
+    [
+        (GpuVerdict(verdict="WARN", plan="standard", run="1"), {"GPU-1"}),
+        (GpuVerdict(verdict="WARN", plan="screen", run="1", no_proof="a screen"), set()),
+        (GpuVerdict(verdict="N/A", plan="screen", run="1", no_proof="a screen"), set()),
+        (None, set()),
+    ],
+)
+def test_a_run_that_proves_nothing_makes_no_gpu_good(
+    verdict: GpuVerdict | None, good: set[str]
+) -> None:
+    gpu = SimpleNamespace(uuid="GPU-1", index=0, verdict=verdict, verified=None)
+    assert drain.passed([cast("GpuStatus", gpu)]) == good
