@@ -68,6 +68,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.has_started = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """End the server."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end; the headers have the time of a second, and uvicorn wakes ten times."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), 1.0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -91,7 +103,7 @@ async def _serve(
     def on_end(error: WireError | None) -> None:
         errors.extend([error] if error else [])
         for server in servers:
-            server.should_exit = True
+            server.end()
 
     context = ApiContext(spec, channel, on_end)
     turns = LoopTurns()
