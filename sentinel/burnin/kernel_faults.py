@@ -118,19 +118,27 @@ _PCIE = tuple(
         ("aer.non_fatal", r"(?:AER: )?aer_uncor_severity:"),
         ("aer.corrected", r"(?:AER: )?aer_status:"),
         ("aer.contained", r"DPC: containment event"),
+        ("aer.link_down", r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
+        (
+            "aer.inaccessible",
+            r"(?:Unable to|can't) change power state .{1,40}?(?:device|config space) inaccessible",
+        ),
     )
 )
-_PCIE_WORDS = ("AER:", "PCIe Bus Error", "aer_", "DPC:")
+_PCIE_WORDS = ("AER:", "PCIe Bus Error", "aer_", "DPC:", "pciehp:", "inaccessible")
 
 _NVRM = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
-        ("nvrm.off_bus", r"\b(?:fallen|fell|falls?|falling) off the bus\b"),
+        (
+            "nvrm.off_bus",
+            r"\b(?:fallen|fell|falls?|falling) off the bus\b|GPU_IS_LOST|\bGPU is lost\b",
+        ),
         (
             "nvrm.reset",
             (
                 r"\b(?:needs? to|must) be reset\b|\b(?:requires?|needs?) (?:a )?(?:GPU )?reset\b"
-                r"|\breset (?:is )?(?:now )?required\b"
+                r"|\breset (?:is )?(?:now )?required\b|\brequiring os reboot\b"
             ),
         ),
         ("nvrm.init", r"\bRmInitAdapter failed|\brm_init_adapter failed"),
@@ -142,8 +150,10 @@ _NVRM = tuple(
         (
             "nvrm.gsp",
             (
-                r"\b(?:GSP|LibOS)\b.{0,80}?\b(?:timed out|timeout|crash(?:ed)?|halted|hung)\b"
+                r"(?:\b(?:GSP|LibOS)\b|\b_?kgsp\w{1,60}).{0,80}?"
+                r"\b(?:timed out|timeout|crash(?:ed)?|halted|hung)\b"
                 r"|\b(?:timed out|timeout)\b.{0,80}?\bGSP\b|HeartbeatTimedOut: "
+                r"|\bGSP-CRASHCAT\b|\bRate limiting GSP RPC error\b"
             ),
         ),
         ("nvrm.nvlink", r"\bknvlink\w{1,60}: .{0,80}?\bfailed\b"),

@@ -31,6 +31,8 @@ _OTHER_SXID = "sxid.other"
 _PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}}
 _ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS)
 _SIMULATED = "simulated GPUs have none"
+#: More corrected PCIe errors of a device, SAME_S apart and more, are no noise: Sentinel's number.
+_MANY = 10
 #: Only so many faults are described.
 _DESCRIBED = 5
 
@@ -145,7 +147,11 @@ def judge_faults(faults: Iterable[KernelFault], foreign: Collection[KernelFault]
         foreign: Those among them that warn at most.
     """
     events = list(distinct(faults))
-    judged = [(_status(fault, fault in foreign), fault) for fault in events]
+    often = Counter(fault.same for fault in events)
+    judged = [
+        (_status(fault, fault in foreign, is_many=often[fault.same] > _MANY), fault)
+        for fault in events
+    ]
     judged.sort(key=lambda one: _ORDER.index(one[0]))
     counts = Counter(_label(fault) for _, fault in judged)
     value = ", ".join(
@@ -197,8 +203,10 @@ def _label(fault: KernelFault) -> str:
     return f"SXid {fault.number}" + ("" if word.isdigit() else f" {word}")
 
 
-def _status(fault: KernelFault, is_foreign: bool) -> Status:  # noqa: FBT001 - private
+def _status(fault: KernelFault, is_foreign: bool, *, is_many: bool) -> Status:  # noqa: FBT001
     meaning = kind_of(fault).meaning
+    if fault.kind == "aer.corrected" and is_many:
+        meaning = Status.WARN
     if not is_foreign:
         return meaning
     return Status.WARN if meaning is Status.FAIL else Status.PASS

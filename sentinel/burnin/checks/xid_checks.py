@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import resources
+from math import inf
 
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
@@ -21,6 +22,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
 from sentinel.core.child_facts import is_of_own_end
@@ -109,6 +111,7 @@ def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
         missed = "the samples of the run are not complete"
         unread = unread or missed
     own = [end.pid for end in record.ends]
+    own += [event["pid"] for event in record.named("stressor.starting") if event.get("pid")]
     found = judge_xids(
         record.own_xids(),
         record.ends,
@@ -189,7 +192,8 @@ def _judged(
 ) -> Iterator[_Judged]:
     """Judge every event but those of the recovery action."""
     own = set(own_pids) | {kill.pid for kill in kills}
-    repeated = Counter(event.number for event in events if event.pid in own)
+    repeated = _repetitions(event for event in events if event.pid in own)
+    unnamed = _repetitions(e for e in events if e.pid is None and _is_in(e, under_load))
     for event in events:
         if event.number == _RECOVERY_ACTION:
             continue
@@ -200,12 +204,34 @@ def _judged(
             meaning=XidMeaning.WARN,
         )
         status, why = _status(event, xid, repeated if event.pid in own else Counter(), kills)
-        loaded = event.at in under_load or event.last in under_load
-        if xid.meaning is XidMeaning.LOAD and loaded:
+        if xid.meaning is XidMeaning.LOAD and _is_in(event, under_load):
             status, why = Status.FAIL, f"{xid.name}, under Sentinel's own load"
+        is_many = event.pid is None and unnamed[event.number] >= _REPEATED
+        is_own_end = is_of_own_end(event.number, event.at, event.pid, kills)
+        if is_many and xid.meaning is XidMeaning.APPLICATION and not is_own_end:
+            status, why = Status.WARN, f"{xid.name}, repeatedly under Sentinel's own load"
         if event.number in overrides:
             status, why = Status(overrides[event.number]), "by the file of thresholds"
         yield _Judged(event=event, status=status, bucket=xid.bucket, why=why, source=xid.source)
+
+
+def _is_in(event: XidEvent, times: Stretches) -> bool:
+    return event.at in times or event.last in times
+
+
+def _repetitions(events: Iterable[XidEvent]) -> Counter[int]:
+    """Count by number how often XIDs came: lines of one moment that differ are one."""
+    moments: Counter[int] = Counter()
+    equal: Counter[tuple[int, str]] = Counter()
+    last: dict[int, float] = {}
+    for event in sorted(events, key=lambda one: one.at):
+        equal[event.number, event.text] += event.count
+        if event.at - last.get(event.number, -inf) > SAME_S:
+            moments[event.number] += event.count
+            last[event.number] = event.at
+    for (number, _), count in equal.items():
+        moments[number] = max(moments[number], count)
+    return moments
 
 
 def _status(

@@ -143,6 +143,31 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ),
     ("NVRM: GPU 0000:3b:00.0: rm_init_adapter failed, device minor", ("nvrm.init", "0000:3b:00.0")),
     ("NVRM: GPU0 _kgsp: GSP RM heartbeat timed out", ("nvrm.gsp", "")),
+    ("NVRM: _kgspRpcRecvPoll: timed out waiting for RPC response", ("nvrm.gsp", "")),
+    ("NVRM: kgspHealthCheck_TU102: **** GSP-CRASHCAT Report ****", ("nvrm.gsp", "")),
+    ("NVRM: kgspExtractVbiosFromRom_TU102: did not find valid ROM signature", None),
+    (
+        "NVRM: nvCheckOkFailedNoLog: Check failed: GPU is lost from the bus"
+        " [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rpcRmApiAlloc_GSP",
+        ("nvrm.off_bus", ""),
+    ),
+    (
+        "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x63, requiring os"
+        " reboot to recover.",
+        ("nvrm.reset", ""),
+    ),
+    (
+        "nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        ("aer.inaccessible", "0000:3b:00.0"),
+    ),
+    (
+        "nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space"
+        " inaccessible)",
+        ("aer.inaccessible", "0000:3b:00.0"),
+    ),
+    (f"{PORT}pciehp: Slot(16): Link Down", ("aer.link_down", "0000:3a:01.0")),
+    (f"{PORT}pciehp: Slot(16-1): Card not present", ("aer.link_down", "0000:3a:01.0")),
+    (f"{PORT}pciehp: Slot(16): Link Up", None),
     ("NVRM: _kgspIsHeartbeatTimedOut: Heartbeat timed out, diff 5200", ("nvrm.gsp", "")),
     ("NVRM: Timeout after 6s of waiting for RPC response from GPU0 GSP!", ("nvrm.gsp", "")),
     ("NVRM: The NVIDIA probe routine failed for 1 device(s).", ("nvrm.probe_failed", "")),
@@ -308,6 +333,8 @@ def test_a_storm_hides_no_other_fault() -> None:
     storm = [
         fault(f"{PORT}AER: Corrected error received: 0000:3b:00.0", at) for at in range(0, 600, 6)
     ]
+    assert judge_faults(storm).status is Status.WARN
+    assert judge_faults(storm[:10]).status is Status.PASS
     fatal = fault("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", 300.0)
     found = judge_faults([*storm, fatal])
     assert (found.status, found.severity) == (Status.FAIL, Severity.ISOLATE)

@@ -118,6 +118,14 @@ JUDGED: list[tuple[list[XidEvent], dict[str, Any], Status]] = [
     ([event(31, pid=7)], {"own_pids": [7]}, Status.PASS),
     ([event(31, pid=7)] * 2, {"own_pids": [7]}, Status.FAIL),
     ([event(31, pid=7), event(13, pid=7)], {"own_pids": [7]}, Status.PASS),
+    # One exception has several lines; one that no process is named for counts under own load.
+    ([event(13, "SM Warp", pid=7), event(13, "ESR", pid=7)], {"own_pids": [7]}, Status.PASS),
+    (
+        [event(13, "SM Warp"), event(13, "ESR", at=109.0)],
+        {"under_load": Stretches([(90.0, 110.0)])},
+        Status.WARN,
+    ),
+    ([event(13, "SM Warp"), event(13, "ESR", at=109.0)], {}, Status.PASS),
     # The words of the driver decide about errors of NVLink.
     ([event(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 12")], {}, Status.FAIL),
     ([event(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 12")], {}, Status.WARN),
