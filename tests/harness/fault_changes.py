@@ -306,6 +306,12 @@ def sampled_error(node: RecordedNode, _: Moment) -> None:
     node.rows(BAD, "work", STEADY)[50]["errors"] = 1
 
 
+def unit_wrong(node: RecordedNode, _: Moment) -> None:
+    """Count a wrong result of a unit, and report none."""
+    row = {"at": node.spans[STEADY][2], "event": "unit", "gpu": uuid(BAD), "unit": "tensor"}
+    node.samples.append({**row, "checks": 10, "wrong": 1, "not_exercised": None})
+
+
 def stuck_heat(node: RecordedNode, _: Moment) -> None:
     """Vary the temperature by a degree of noise at any power."""
     for number, row in enumerate(node.rows(BAD, "telemetry")):

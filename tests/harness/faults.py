@@ -71,6 +71,7 @@ from tests.harness.fault_changes import (
     telemetry,
     twin_serial,
     unchecked_phase,
+    unit_wrong,
     unlisted_link,
     unread,
     virtual,
@@ -207,6 +208,8 @@ def _results() -> Iterator[Kind]:
                checksums("0x1", "0x1", "0x9"), FAIL, "golden.stored", source=_BITS, sizes=(1,))
     yield kind("no-results", "no result was checked", no_results, INCOMPLETE, "no result",
                source=_OWN, sizes=(1, 2))
+    yield kind("unit-wrong", "a wrong result that the count of a unit has alone", unit_wrong, FAIL,
+               "results.wrong", source=_FB)
     yield kind("steady-unchecked", "no result of the steady phase was checked", unchecked_phase,
                INCOMPLETE, "checked nothing", source=_OWN)
     yield kind("sampled-error", "a wrong result that a sample has alone", sampled_error, FAIL,
@@ -476,6 +479,11 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
                moments=(FIRST, LAST))
     yield kind("hotter", "20 C hotter than its peers", heat(20), WARN, "load.temperature_spread",
                source=_OWN, sizes=(8,))
+    yield kind("memory-clock-copy", "61 % of the memory clock while it copies",
+               telemetry(COPY, memory_clock_mhz=1593), FAIL, "load.memory_clock", source=_OWN)
+    yield kind("memory-clock-maximum", "a maximum memory clock of 61 % of its twin's", both(
+        before(memory_clock_maximum_mhz=1593), after(memory_clock_maximum_mhz=1593),
+        telemetry(memory_clock_mhz=1593)), FAIL, "load.memory_clock", source=_OWN, sizes=(2, 8))
     yield kind("memory-clock", "61 % of the memory clock", telemetry(memory_clock_mhz=1593), FAIL,
                "load.memory_clock", source=_OWN, moments=(*MOMENTS, ALL))
 
@@ -512,6 +520,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("dead-link-a100", "one NVLink of two A100 is inactive",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", model=A100)
+    yield kind("link-state", "the state of an NVLink is not read", nvlinks(5, active=None),
+               INCOMPLETE, "nvlink.", source=_FIELD, moments=(AFTER,))
     yield kind("link-lost", "an NVLink went down in the run", nvlinks(5, active=False), FAIL,
                "nvlink.", source=f"{_XID}: 74", moments=(AFTER,), sizes=(1, 8))
     yield kind("link-unlisted", "an NVLink is not listed any more", unlisted_link, FAIL, "nvlink.",
@@ -548,6 +558,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     kind = partial(_kind, "The card and its settings")
     yield kind("reset", "it was reset in the run", reset, INCOMPLETE, "reset", source=_OWN,
                moments=(MIDDLE,), sizes=(1, 4))
+    yield kind("reset-between", "it was reset between two parts of the run",
+               standing(energy_j=5.0), INCOMPLETE, "reset", source=_OWN, moments=(GAP,))
     yield kind("reload", "the driver was reloaded in the run", reloaded, INCOMPLETE, "reset",
                source=_OWN, moments=(MIDDLE,))
     yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",

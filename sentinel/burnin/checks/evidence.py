@@ -227,6 +227,11 @@ class GrowthEvidence(GpuEvidence):
         unknown: list[Judgement] = []
         kept = any(word in field for word in _KEPT)
         former: float | None = None
+        ends = [end for _, end, ended in self.parts[:-1] if end is not None and ended]
+        for end, (begin, _, _) in zip(ends, self.parts[1:], strict=False):
+            # Without persistence, the counters begin again whenever nothing uses the GPU.
+            if not kept and begin is not None and begin.persistence and _was_reset(end, begin):
+                unknown.append(untested(f"between two parts, {_RESET}"))
         for before, after, ended in self.parts:
             if before is None or after is None or (ended and after == before):
                 unknown.append(untested("it needs two readings"))

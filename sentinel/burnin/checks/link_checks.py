@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
@@ -45,7 +46,7 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
         own: What the GPU allows by itself, for the explanation.
     """
     most = read(evidence.now, f"{field}_maximum")
-    value = round(min(evidence.under_load(field), *evidence.elsewhere(field), most))
+    value = round(min([evidence.under_load(field), *evidence.elsewhere(field), most]))
     text = f"{value} of {most}"
     if own is not None and (getattr(evidence.now, own) or 0) > most:
         text += f"; the GPU allows {getattr(evidence.now, own)}, its slot does not"
@@ -150,6 +151,10 @@ def links_of(model: str) -> int:
     return next((links for name, links in _BOARDS.items() if name in model), 0)
 
 
+def _no_links() -> NoReturn:
+    raise Unjudged(not_applicable("no link is listed"))
+
+
 def _active(counters: Counters) -> int:
     return sum(link.active is True for link in counters.nvlinks or ())
 
@@ -214,7 +219,9 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     # A link has two ends: a dead one is missing on both, so peers alone do not show it. A GPU
     # without any is one without a bridge, unless most of its peers have links.
     now = evidence.now
-    read(now, "nvlinks")
+    for link in read(now, "nvlinks") or _no_links():
+        if link.active is None:
+            return untested(f"the state of link {link.link} was not read")
     listed = max(len(one.nvlinks) for one in evidence.readings if one.nvlinks is not None)
     if now.mig:
         return not_applicable("MIG turns NVLink off")
@@ -311,6 +318,8 @@ def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     Reads nvmlDeviceGetNvLinkState.
     """
     pair = both(*evidence.pair(), "nvlinks", read)
+    if not any(pair):
+        _no_links()
     before, after = ({link.link: link.active for link in links} for links in pair)
     # One that is not listed any more is lost; one whose state was not read is not known.
     lost = [link for link, active in before.items() if active and after.get(link, False) is False]

@@ -291,7 +291,8 @@ def wrong_results(record: GpuRecord) -> int:
     reported = sum(int(event["errors"]) for event in record.named("stressor.mismatch"))
     counted = sum(int(phase.work.get("errors", 0)) for phase in record.phases)
     sampled = sum(int(s.values.get("errors") or 0) for p in record.phases for s in p.reports)
-    wrong = max(reported, counted, sampled)
+    of_units = sum(int(s.values["wrong"]) for phase in record.phases for s in phase.units)
+    wrong = max(reported, counted, sampled, of_units)
     found = findings(record)
     if found and all(event["place"] == FindingPlace.GOLDEN for event in found):
         # Each counts as one error, although the GPU that was first may be the faulty one.
@@ -565,10 +566,14 @@ def _must_be_plausible(evidence: LoadEvidence) -> None:
 def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The memory clock is at its maximum under load.
 
-    Reads nvmlDeviceGetClockInfo in the worst moments of the steady phases.
+    Reads nvmlDeviceGetClockInfo in the worst moments of all phases in which the GPU is in use,
+    against the highest maximum of the GPUs of the model.
     """
-    maximum = read(evidence.now, "memory_clock_maximum_mhz")
-    clock = evidence.under_load("memory_clock_mhz")
+    name = "memory_clock_maximum_mhz"
+    own = read(evidence.now, name)
+    same = [one for one in evidence.node if one.name == evidence.now.name]
+    maximum = max(own, *(getattr(one, name) or 0 for one in same), 0)
+    clock = min([evidence.under_load("memory_clock_mhz"), *evidence.elsewhere("memory_clock_mhz")])
     return by_limits(round(clock / maximum, 4), limits, f"{clock:g} of {maximum} MHz under load")
 
 
