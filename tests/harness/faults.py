@@ -377,7 +377,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                    400, 700), 0.5),))
     yield kind("memory-heat-zero", "the temperature of its memory reads 0", both(telemetry(
         memory_temperature_c=0), before(memory_temperature_c=0), after(memory_temperature_c=0)),
-        INCOMPLETE, "temperature.sensor", source=_FIELD)
+        INCOMPLETE, "temperature.memory", source=_FIELD)
     yield kind("memory-heat-none", "the temperature of its memory is known on its twin only", both(
         telemetry(memory_temperature_c=None), absent("memory_temperature_c")), INCOMPLETE,
         "temperature.memory", source=_FIELD)

@@ -14,6 +14,7 @@ from sentinel.burnin.checks.check import (
     Severity,
     Status,
     Table,
+    Unjudged,
     above,
     at_least,
     at_most,
@@ -48,6 +49,8 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
     declared = next((name for name in maxima if getattr(evidence.now, name) is not None), maxima[0])
     maximum = read(evidence.now, declared)
     highest = max(evidence.samples(field) or [read(evidence.now, field)])
+    if not highest:
+        raise Unjudged(untested("it reads 0 C"))
     left = round(maximum - highest, 4)
     text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
     text += _errors(evidence, field)

@@ -600,9 +600,6 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     values = [float(one[name]) for one in telemetry if one.get(name) is not None]
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
-    memory = [float(value) for one in telemetry if (value := one.get(f"memory_{name}")) is not None]
-    if memory and not any(memory):
-        return untested("that of the memory read 0 C all the time")
     powers = [float(one["power_w"]) for one in telemetry if one.get("power_w")]
     rise = max(powers, default=0.0) - min(powers, default=0.0)
     spread = max(values) - min(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -201,11 +201,19 @@ class GpuReport:
 
     counters: Counters
     checks: tuple[CheckResult, ...]
+    #: The checks that have judged another GPU of its model.
+    twins: frozenset[str] = frozenset()
+
+    @property
+    def judged(self) -> frozenset[str]:
+        """The checks that have judged it."""
+        unjudged = {Status.NOT_TESTED, Status.NOT_APPLICABLE}
+        return frozenset(result.id for result in self.checks if result.status not in unjudged)
 
     @property
     def why_unread(self) -> str | None:
         """What could not be read and is required, or None."""
-        return why_unread(self.counters, self.checks)
+        return why_unread(self.counters, self.checks, self.twins)
 
     @property
     def status(self) -> Status:
@@ -265,12 +273,16 @@ def judge_node(
         more: How many GPUs the node should have, if that is said, and the host around them.
     """
     everything = tuple(counters)
-    gpus = []
+    reports = []
     for gpu in everything:
-        if selected is None or gpu.index in selected:
-            found = findings.get(gpu.uuid or "")
-            evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
-            gpus.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
+        found = findings.get(gpu.uuid or "")
+        evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
+        reports.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
+    gpus = [
+        replace(report, twins=frozenset().union(*(twin.judged for twin in _twins(report, reports))))
+        for report in reports
+        if selected is None or report.counters.index in selected
+    ]
     node: list[CheckResult] = []
     if selected is None:
         node += MOMENT.run(NodeEvidence(gpus=everything, pci_devices=pci_devices), thresholds)
@@ -281,6 +293,11 @@ def judge_node(
         driver_error=driver_error,
         overridden=thresholds.overridden(),
     )
+
+
+def _twins(report: GpuReport, reports: Iterable[GpuReport]) -> Iterator[GpuReport]:
+    name = report.counters.name
+    return (one for one in reports if one is not report and one.counters.name == name)
 
 
 # --- the formats of ``sentinel check`` -------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sentinel.burnin.checks import counter_checks, link_checks
@@ -22,6 +23,8 @@ class Group:
     #: untested, too, and was read.
     counters: tuple[str, ...]
     why: str
+    #: Whether each GPU of a model has it, if one has.
+    of_model: bool = True
 
 
 #: The groups that every GPU needs, as far as it has them.
@@ -60,6 +63,13 @@ REQUIRED = (
         why="a card whose link cannot be read may be off the bus soon",
     ),
     Group(
+        name="NVLink",
+        checks=("nvlink.inactive",),
+        counters=("nvlinks",),
+        why="a link that is down is seen nowhere else",
+        of_model=False,
+    ),
+    Group(
         name="recovery action",
         checks=("recovery.action",),
         counters=("recovery_action",),
@@ -70,30 +80,46 @@ REQUIRED = (
 _CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
 
 
-def unread_groups(statuses: Mapping[str, Status], failed: Mapping[str, str]) -> dict[str, str]:
+#: A check that has judged nothing.
+_UNJUDGED = frozenset({Status.NOT_TESTED, Status.NOT_APPLICABLE})
+
+
+def unread_groups(
+    statuses: Mapping[str, Status], failed: Mapping[str, str], twins: AbstractSet[str] = frozenset()
+) -> dict[str, str]:
     """Find the groups of which nothing could be read.
 
     Args:
         statuses: The results by check.
         failed: The errors of calls by counter.
+        twins: The checks that have judged another GPU of the model.
 
     Returns:
-        By the name of the group, the error of its first call that failed.
+        By the name of the group, the error of its first call that failed, or another reason.
     """
     found = {}
+    unjudged = {}
     for group in REQUIRED:
         known = {statuses[check] for check in group.checks if check in statuses}
         error = next((failed[name] for name in failed if name.startswith(group.counters)), None)
         if error is not None and known - {Status.NOT_APPLICABLE} == {Status.NOT_TESTED}:
             found[group.name] = error
+        elif known <= _UNJUDGED and Status.NOT_APPLICABLE in known:
+            unjudged[group.name] = "not supported, though another GPU of its model has it"
+            if group.of_model and not twins.isdisjoint(group.checks):
+                found[group.name] = unjudged[group.name]
+    if not found and len(unjudged) == len(REQUIRED):
+        return dict.fromkeys(unjudged, "the driver says that none of it is supported")
     return found
 
 
-def why_unread(counters: Counters, results: Iterable[CheckResult]) -> str | None:
+def why_unread(
+    counters: Counters, results: Iterable[CheckResult], twins: AbstractSet[str] = frozenset()
+) -> str | None:
     """Name what of a GPU could not be read and should have been, or return None."""
     if (why := counters.lost or counters.why_unread) is not None:
         return why
-    groups = unread_groups({one.id: one.status for one in results}, counters.failed)
+    groups = unread_groups({one.id: one.status for one in results}, counters.failed, twins)
     if not groups:
         return None
     return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"

@@ -147,13 +147,17 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ("NVRM: kgspHealthCheck_TU102: **** GSP-CRASHCAT Report ****", ("nvrm.gsp", "")),
     ("NVRM: kgspExtractVbiosFromRom_TU102: did not find valid ROM signature", None),
     (
-        "NVRM: nvCheckOkFailedNoLog: Check failed: GPU is lost from the bus"
-        " [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rpcRmApiAlloc_GSP",
+        (
+            "NVRM: nvCheckOkFailedNoLog: Check failed: GPU is lost from the bus"
+            " [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rpcRmApiAlloc_GSP"
+        ),
         ("nvrm.off_bus", ""),
     ),
     (
-        "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x63, requiring os"
-        " reboot to recover.",
+        (
+            "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x63, requiring os"
+            " reboot to recover."
+        ),
         ("nvrm.reset", ""),
     ),
     (
@@ -161,8 +165,10 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
         ("aer.inaccessible", "0000:3b:00.0"),
     ),
     (
-        "nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space"
-        " inaccessible)",
+        (
+            "nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space"
+            " inaccessible)"
+        ),
         ("aer.inaccessible", "0000:3b:00.0"),
     ),
     (f"{PORT}pciehp: Slot(16): Link Down", ("aer.link_down", "0000:3a:01.0")),

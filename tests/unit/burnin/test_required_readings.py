@@ -44,6 +44,21 @@ def test_what_a_model_does_not_have_is_not_required(group: Group) -> None:
     assert (status(gpu), unread(gpu)) == (Status.PASS, None)
 
 
+@GROUPS
+def test_what_a_twin_has_is_required(group: Group) -> None:
+    gpu, twin = without(fields_of(group), failed=False), replace(HEALTHY, index=1, serial="2")
+    found = judge_node([gpu, twin], Thresholds())
+    wanted = Status.NOT_TESTED if group.of_model else Status.PASS
+    assert [one.status for one in found.gpus] == [wanted, Status.PASS]
+    assert (group.name in (found.gpus[0].why_unread or "")) is group.of_model
+    assert judge_node([gpu, replace(twin, name="another")], Thresholds()).status is Status.PASS
+
+
+def test_a_gpu_that_supports_nothing_is_no_pass() -> None:
+    fields = [name for group in REQUIRED for name in fields_of(group)]
+    assert status(without(fields, failed=False)) is Status.NOT_TESTED
+
+
 @pytest.mark.parametrize(
     "field", ["temperature_margin_c", "remap_failed", "power_limit_w", "vbios"]
 )
