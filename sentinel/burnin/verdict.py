@@ -95,8 +95,10 @@ def judge_gpu(
     found = {result.status for result in results if result.id != _COVERED or short is None}
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
     unknown = _unknown(record)
-    # Without counters or results, that is the reason; each check would only repeat it.
-    missing += unknown or missing_evidence(results, plan, record.before, twins)
+    # Without the GPU, its counters or results, that is the reason; each check would repeat it.
+    is_lost = any(one.id == "gpu.lost" and one.status is Status.FAIL for one in results)
+    if not is_lost:
+        missing += unknown or missing_evidence(results, plan, record.before, twins)
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:

@@ -381,7 +381,8 @@ def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
     unread = record.named("gpu.unknown")
     if not hangs and limits["warn_unread"].broken_by(len(unread)):
         text = f"it could not be read {len(unread)} times; first: {unread[0]['reason']}"
-        return Judgement(status=Status.WARN, value=len(unread), evidence=text)
+        rule = f"times without a reading: warn {limits['warn_unread']}"
+        return Judgement(status=Status.WARN, value=len(unread), evidence=text, threshold=rule)
     return by_limits(len(hangs), limits, hangs[0]["reason"] if hangs else "")
 
 

@@ -86,7 +86,9 @@ def _at_times(
     if not is_good or not is_whole or not limits["usual"].broken_by(least):
         return found
     text = f"in half of the measurements at most {least:.2f} of the best; {found.evidence}"
-    return replace(found, status=Status.WARN, value=round(least, 4), evidence=text)
+    rule = f"the median of a link, of its best: warn {limits['usual']}"
+    value = round(least, 4)
+    return replace(found, status=Status.WARN, value=value, evidence=text, threshold=rule)
 
 
 def _all_reduce(record: GpuRecord) -> tuple[int, float]:

@@ -14,6 +14,7 @@ from sentinel.burnin.checks.check import (
     above,
     below,
     by_limits,
+    describe,
     not_applicable,
     untested,
 )
@@ -170,8 +171,8 @@ _UNITS = ("flops", "bytes", "iterations")
 
 @check(
     "work.peers",
-    rule=f"the worst phase that was not interrupted; with fewer than {MIN_PEERS} equal GPUs, warn"
-    " only: {limits}",
+    rule=f"the worst phase that was not interrupted; with fewer than {MIN_PEERS} equal GPUs, of the"
+    " best, and warn only",
     source=f"{basis.OWN}, lenient, since the spread of most work was not measured",
     do=basis.SLOW,
     unit="of the median",
@@ -203,8 +204,11 @@ def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not found:
         return not_applicable("no equal GPU did the same without an interruption")
     share, few, text = min(found)
-    named = {"warn": limits["warn"]} if few else limits
-    return by_limits(round(share, 4), named, text)
+    if few:
+        warn = {"warn": limits["warn"]}
+        rule = f"with fewer than {MIN_PEERS} equal GPUs: {describe(warn)}"
+        return replace(by_limits(round(share, 4), warn, text), threshold=rule)
+    return by_limits(round(share, 4), limits, text)
 
 
 def _is_whole(phase: PhaseRecord) -> bool:
