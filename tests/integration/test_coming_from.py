@@ -191,7 +191,8 @@ EFFECTS: dict[str, Callable[[Daemon], bool]] = {
 
 #: What commands print: the whole text matches.
 OUTPUTS = {
-    "sentinel run --simulate 3 --gpus 0 --once": r"(?s)GPU 0 (?!.*\nGPU ).*in use.*",
+    "sentinel run --simulate 3 --once": r"(?s)GPU 0 .*\nGPU 1 .*",
+    "sentinel run --simulate 3 --gpus 0,2 --once": r"(?s)GPU 0 .*",
     "sentinel run --simulate 3 --list": r"(  \d  GPU-[^\n]*\n?){2}",
     "sentinel run --simulate 3 --gpus 0,1 --list": r"  0  GPU-[^\n]*\n  1  GPU-[^\n]*",
     "CUDA_VISIBLE_DEVICES=1 sentinel run --simulate 3 --gpus all --list": r"  1  GPU-[^\n]*",
@@ -453,8 +454,11 @@ def test_an_allocation_by_curl_lasts_as_long_as_the_process_that_it_names(daemon
 #: Every command, flag, call and key of the documents of each system, without the routes.
 NAMES = {
     "KeepGPU": """
-        GlobalGPUController CudaGPUController keep() release() vram_to_keep interval
-        matmul_iterations busy_threshold parse_size setup_logger get_platform()
+        GlobalGPUController CudaGPUController keep() release() vram_to_keep --interval
+        relu_iterations --busy-threshold --util-threshold --gpu-ids --vram get_platform()
+        serve start status stop list-gpus service-stop --job-id --all start_keep list_gpus
+        /health /api/gpus /api/sessions /api/sessions/{job_id} /rpc keep-gpu-mcp-server
+        CONSOLE_LOG_LEVEL FILE_LOG_LEVEL
     """,
     "GPU Sentinel": """
         gpu_sentinel.py SIGTERM CUDA_VISIBLE_DEVICES alloc_bytes_target chunk_size
