@@ -31,6 +31,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         ConfigError: It is not TOML, has a key of more than MAX_DEPTH parts, nests tables or lists
             deeper than that, or has an integer of more than 64 bits.
     """
+    text = text.removeprefix("\ufeff")  # a byte order mark, which some editors write
     if _LONG_KEY.search(text):
         raise ConfigError(f"{source}: a key has more than {MAX_DEPTH} parts")
     try:

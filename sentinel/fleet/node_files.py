@@ -44,6 +44,8 @@ class FleetFiles:
     nodes: tuple[NodeFile, ...]
     #: The nodes of files that are not of the run.
     unexpected: tuple[str, ...] = ()
+    #: Files that are no report, and what they are.
+    copies: tuple[str, ...] = ()
     #: Whether all nodes are known without a run, by their names or by their number.
     expected: bool = False
     number: int | None = None
@@ -61,11 +63,14 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
     """
     folder = FleetFolder(path=path)
     try:
-        there = {_name(file) for file in path.iterdir() if file.suffix == ".json"} - NOT_NODES
+        files = sorted(path.iterdir())
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}", "Name the folder of a fleet's run."
         ) from None
+    copies = {file: what for file in files if (what := _what_copy(file.name))}
+    reports = {file for file in files if file.suffix == ".json"} - copies.keys()
+    there = {_name(file) for file in reports} - NOT_NODES
     run = folder.read() if folder.run_file.exists() else None
     if run is None and there >= {"counters", "run"}:
         how = f"To print its report: sentinel report {shlex.quote(str(path))}"
@@ -84,14 +89,31 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
         run=run,
         nodes=tuple(_without_copies(nodes)),
         unexpected=tuple(sorted(there - set(known))) if known else (),
+        copies=tuple(f"{_printable(file.name)} is {what}" for file, what in copies.items()),
         expected=bool(expected),
         number=expected if isinstance(expected, int) else None,
     )
 
 
+#: Names of files that programs leave beside a file, and what they are.
+_COPIES = {
+    re.compile(r"\._.+"): "what macOS keeps beside a file",
+    re.compile(r"\.#.+|#.+#|.+~|.+\.(?:sw[a-p]|bak|orig)"): "an editor's copy",
+}
+
+
+def _what_copy(name: str) -> str:
+    """Name what a file is that some program left beside another; empty if it is none."""
+    return next((what for pattern, what in _COPIES.items() if pattern.fullmatch(name)), "")
+
+
 def _name(path: Path) -> str:
     """Return the name of a node; one that cannot be printed is escaped, and has no report."""
-    return path.stem if path.stem.isprintable() else ascii(path.stem)[1:-1]
+    return _printable(path.stem)
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 @contextmanager
@@ -136,7 +158,7 @@ def _parse(data: bytes) -> Any:
         ValueError: It is not valid.
         RecursionError: It is nested too deeply.
     """
-    text = data.decode()
+    text = data.decode("utf-8-sig")
     value = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()

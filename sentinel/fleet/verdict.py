@@ -284,6 +284,7 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
         which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
         yield f"{which} of no node of this run {verb} not judged: {names}{more}"
+    yield from (f"{text}, and was not read." for text in files.copies)
     if overridden := [name for name, result in found if result.thresholds_overridden]:
         which, verb = format_count(len(overridden), "node"), _were(len(overridden))
         names = fold_names(overridden)

@@ -38,6 +38,10 @@ def test_what_is_refused_is_named_in_one_line(text: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_byte_order_mark_before_a_file_is_no_part_of_it() -> None:
+    assert parse_toml('\ufeffworkload = "gemm"\r\n', "file") == {"workload": "gemm"}
+
+
 def test_what_files_have_is_read() -> None:
     text = f'{".".join("a" * MAX_DEPTH)} = {2**63 - 1}\nb = "1.2.3.4.5.6.7.8.9.10.11.12.13.14.15"'
     table = parse_toml(text + f"\nc = [{-(2**63)}, 1.5e300, 1979-05-27, true]", "")

@@ -154,3 +154,25 @@ def test_what_a_run_says_of_itself_is_not_said_again(fleets: Fleets, cli: Comman
     words = ("--level", "standard", "--simulated")
     printed = cli("fleet", "report", str(fleets.write().path), *words, code=ExitCode.USAGE).err
     assert "--level, --simulated: for collected reports" in printed
+
+
+def test_a_byte_order_mark_changes_nothing_and_copies_are_named(
+    fleets: Fleets, cli: CommandLine
+) -> None:
+    folder = fleets.write(run_file=False).path
+    report = folder / "node-0001.json"
+    report.write_text("\ufeff" + report.read_text())
+    copies = {
+        "._node-0002.json": "what macOS keeps beside a file",
+        ".#node-0002.json": "an editor's copy",
+        "node-0002.json~": "an editor's copy",
+        ".node-0002.json.swp": "an editor's copy",
+        "node-0002.json.bak": "an editor's copy",
+    }
+    for name in copies:
+        (folder / name).write_bytes(b"\0\5\26\7")
+    found = cli.json("fleet", "report", str(folder), "--json")
+    assert found["verdict"] == "PASS"
+    assert [node["node"] for node in found["nodes"]] == [f"node-{number:04}" for number in range(6)]
+    for name, what in copies.items():
+        assert f"{name} is {what}, and was not read." in found["notices"]
