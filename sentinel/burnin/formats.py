@@ -13,6 +13,7 @@ from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.detection_power import describe_confirmed, statements
 from sentinel.burnin.junit import junit_xml
+from sentinel.burnin.manifest import write_manifest
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import Judged, report_object
@@ -256,8 +257,13 @@ FILES: Mapping[str, str] = {
 
 
 def write_reports(folder: RunFolder, run: Judged) -> Report:
-    """Write the report of a run into its folder in every format, and return it as JSON values."""
+    """Write the report of a run into its folder in every format, then the manifest of all files.
+
+    Returns:
+        The report as JSON values.
+    """
     report = report_object(run)
     for name, file in FILES.items():
         folder.write(folder.path / file, FORMATS[name](run, report))
+    write_manifest(folder)
     return report

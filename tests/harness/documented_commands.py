@@ -263,6 +263,8 @@ PROOFS: dict[str, str | Because] = {
     + "test_the_daemon_goes_on_with_a_run_that_was_cut",
     r"sentinel burnin (?:status|attach|cancel)": _DAEMON_BURNIN
     + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
+    r"sentinel report DIR --(?:sign|verify) .*": "unit/burnin/test_manifest.py"
+    "::test_a_signature_proves_who_signed",
     r"sentinel report.*": HERE,
     # Without a daemon.
     r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"
@@ -296,6 +298,8 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_run_survives_its_controller_and_its_terminal",
     r"sentinel fleet (?:cancel|resume) .*": _FLEET
     + "test_a_cancelled_run_has_the_reports_of_what_was_done_and_goes_on",
+    r"sentinel fleet report DIR --expect-nodes .*": "unit/fleet/test_acceptance.py"
+    "::test_of_nodes_by_name_each_without_a_report_is_missing",
     r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"
     "::test_the_exit_code_and_the_first_line_are_the_verdict",
     r"ansible-playbook .*": "integration/deploy/test_ansible.py"

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
+from sentinel.burnin import manifest
 from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.display.output import color_option
+from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
     address_options,
@@ -35,6 +36,16 @@ from sentinel.supervisor.bootstrap import leave
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--summary", is_flag=True, help="The verdicts in a JSON object of at most 4 KiB.")
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
+@click.option("--verify", "check", is_flag=True, help="Check that the files are as at its end.")
+@click.option(
+    "--signers",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --verify: that one of them has signed it (ALLOWED SIGNERS of ssh-keygen).",
+)
+@click.option(
+    "--sign", "key", type=click.Path(path_type=Path), metavar="KEY", help="Sign it by ssh-keygen."
+)
 @address_options
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
@@ -44,6 +55,9 @@ from sentinel.supervisor.bootstrap import leave
 def command(
     runs: tuple[str, ...],
     both: bool,
+    check: bool,
+    signers: Path | None,
+    key: Path | None,
     output: Path | None,
     limits: str | None,
     socket: str | None,
@@ -56,6 +70,10 @@ def command(
     Daemons of several sockets share that directory, unless it was moved for one of them.
     With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
     comparison.
+
+    `--verify` judges nothing: it checks the files against manifest.json, the hashes of all files at
+    the end of the run, and with `--signers` its signature. Exit code 1 if they differ or no signer
+    has signed them. `--sign` signs a run whose files do not differ.
     """
     form = chosen_form(formats)
     wanted = 2 if both else 1
@@ -63,14 +81,37 @@ def command(
         raise click.UsageError(f"--compare cannot be combined with --{form}")
     if len(runs) > wanted or (both and len(runs) < wanted):
         raise click.UsageError("--compare needs two runs" if both else "give one run")
-    thresholds = load_thresholds(limits).node
+    if signers is not None and not check:
+        raise click.UsageError("--signers is for --verify")
     folders = [_find(run, socket, simulated=simulated) for run in runs or (None,)]
+    if key is not None:
+        manifest.sign(RunFolder(path=folders[0]), key)
+        print(f"signed: {folders[0] / manifest.SIGNATURE}")
+        return int(ExitCode.OK)
+    if check:
+        return _verify(folders[0], signers)
+    thresholds = load_thresholds(limits).node
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     print_report(text, output, painted=form == "text" and not both)
     code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
+
+
+def _verify(folder: Path, signers: Path | None) -> int:
+    """Check the files of a run, and who has signed them; print one line for each difference."""
+    found = manifest.differences(folder)
+    by = None
+    if signers is not None and not found:
+        by, said = manifest.signed_by(folder, signers)
+        found = [] if by is not None else [f"{manifest.MANIFEST}: {said}"]
+    if found:
+        print("\n".join(map(printable, (f"{folder} is not as at the end of the run:", *found))))
+        return int(ExitCode.FAIL)
+    what = "consistent, not authentic (no signers given)"
+    print(printable(f"{folder}: {what if by is None else f'authentic, signed by {by}: {said}'}"))
+    return int(ExitCode.OK)
 
 
 def _find(run: str | None, socket: str | None, *, simulated: bool) -> Path:
