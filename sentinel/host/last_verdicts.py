@@ -111,20 +111,22 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
     """
     found: dict[str, LastVerdict] = {}
     standing: dict[str, _Run] = {}
-    ordered = list(sorted_reports(paths))
-    for number, path in enumerate(ordered, start=1):
-        is_old = number <= len(ordered) - MAX_RUNS
-        with contextlib.suppress(OSError, KeyError, TypeError, ValueError, RecursionError):
-            text = _own_text(path)
-            if text is None:
-                continue
-            if is_old and not standing and _HAS_FAILED not in text:
-                continue  # parsing takes most of the time
-            report = json.loads(text)
+    #: The run of each GPU that began last.
+    newest: dict[str, _Run] = {}
+    for report in _in_order(paths, standing):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             short = least is not None and lacking(_asked(report), least) is not None
             for uuid, run in _runs(report).items():
+                later = newest.get(uuid, run)
+                later = run if _is_before(later, run) else later
+                if later is not run and not run.failed:
+                    continue  # an earlier run that was judged again
+                if run.failed or not short:
+                    newest[uuid] = later
                 before = standing.pop(uuid, None)
                 after = run if before is None else _after_failure(before, run)
+                if later is not run and before is None:
+                    after = _after_failure(run, later)
                 if after.failed:
                     standing[uuid] = after
                 if after.failed or not short:
@@ -132,6 +134,23 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
                 elif before is not None:
                     del found[uuid]  # taken back by a run that is left out
     return found
+
+
+def _in_order(paths: Iterable[Path], standing: Mapping[str, _Run]) -> Iterator[Mapping[str, Any]]:
+    """Read reports, oldest first; of the older ones, only those with a FAIL or while one stands."""
+    ordered = list(sorted_reports(paths))
+    for number, path in enumerate(ordered, start=1):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            text = _own_text(path)
+            # Parsing takes most of the time.
+            is_old = number <= len(ordered) - MAX_RUNS and not standing
+            if text is not None and not (is_old and _HAS_FAILED not in text):
+                yield json.loads(text)
+
+
+def _is_before(first: _Run, second: _Run) -> bool:
+    """Check whether a run began before another one, or at an unknown time."""
+    return first.started is None or second.started is None or first.started <= second.started
 
 
 def _after_failure(before: _Run, run: _Run) -> _Run:
@@ -157,7 +176,7 @@ def _why_not_disproved(check: str, needs: Work, before: _Run, run: _Run) -> str 
     """Explain why a run does not take back the failure of a check, or return None if it does."""
     if run.last.no_proof is not None:
         return run.last.no_proof
-    if before.started is not None and run.started is not None and run.started < before.started:
+    if not _is_before(before, run):
         return "it began before the run that failed"
     status = run.checks.get(check)
     if check and status not in _GOOD:
@@ -256,6 +275,10 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
     """Extract what one report says about each GPU, by UUID."""
     run = report["run"]
     ended = None if run["ended"] is None else datetime.fromisoformat(run["ended"])
+    checks = report.get("checks", ())
+    failed = next((str(one["id"]) for one in checks if one["status"] == "fail"), None)
+    # What no GPU is accused of may be of any.
+    node = None if failed is None else f"the node failed {failed}"
     return {
         str(gpu["uuid"]): _run(
             run,
@@ -269,7 +292,7 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
                 model=str(gpu["model"]),
                 serial=gpu.get("serial"),
                 pci_bus_id=gpu.get("pci_bus_id"),
-                no_proof=_why_no_proof(run, gpu),
+                no_proof=_why_no_proof(run, gpu) or node,
             ),
         )
         for gpu in report["gpus"]

@@ -212,8 +212,12 @@ def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 def _is_whole(phase: PhaseRecord) -> bool:
-    """Check whether the work of a phase can be compared: what is interrupted begins again."""
-    return phase.complete and not phase.phase.together and not phase.work.get("interruptions")
+    """Check whether the work of a phase can be compared.
+
+    What is interrupted begins again. Units compile their kernels at times of their own.
+    """
+    is_even = not phase.phase.together and _name_of(phase) != "units"
+    return is_even and phase.complete and not phase.work.get("interruptions")
 
 
 def _done(phase: PhaseRecord, unit: str) -> float:

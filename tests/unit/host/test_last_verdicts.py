@@ -68,6 +68,7 @@ class Reports:
         *,
         screen: bool = False,
         age: int | None = None,
+        node: str | None = None,
         **more: Any,
     ) -> None:
         """Write one report.
@@ -78,6 +79,7 @@ class Reports:
             checks: The statuses of checks by id; all others pass.
             screen: Whether the plan is a screen.
             age: Since what hour it runs; None for the next.
+            node: A check of the node that failed.
             more: Other values of the GPU.
         """
         self.count += 1
@@ -103,9 +105,10 @@ class Reports:
             "coverage": list(phases),
             "checks": [{"id": name, "status": status} for name, status in statuses.items()],
         }
+        of_node = [] if node is None else [{"id": node, "status": "fail"}]
         path = self.state / "runs" / f"run-{self.count}" / "report.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"run": run, "gpus": [gpu | more]}))
+        path.write_text(json.dumps({"run": run, "gpus": [gpu | more], "checks": of_node}))
         utime(path, (self.count, self.count))
 
     def last(self, level: str | None = None) -> LastVerdict | None:
@@ -211,6 +214,7 @@ def test_a_check_that_was_not_judged_takes_nothing_back(
         {"verdict": "WARN", "screen": True},
         {"verdict": "WARN", "too_short": "12 s of work"},
         {"verdict": "PASS", "age": 0},
+        {"verdict": "PASS", "node": "node.kernel_faults"},
     ],
 )
 def test_a_run_that_proves_nothing_takes_nothing_back(
@@ -219,6 +223,17 @@ def test_a_run_that_proves_nothing_takes_nothing_back(
     """Nor does an earlier run that is judged again."""
     reports.add("FAIL", checks=XID)
     reports.add(**more)
+    assert reports.verdict == "FAIL"
+
+
+def test_an_earlier_run_that_is_judged_again_stays_the_earlier_one(reports: Reports) -> None:
+    reports.add("INCOMPLETE", age=5)
+    reports.add("PASS", age=4)
+    assert reports.verdict == "INCOMPLETE"
+    reports.add("PASS", age=6)
+    reports.add("FAIL", checks=XID, age=3)
+    assert reports.verdict == "PASS"
+    reports.add("FAIL", checks={"rate.peers": "fail"}, age=2)
     assert reports.verdict == "FAIL"
 
 
