@@ -243,6 +243,14 @@ def given_up_by_all(node: RecordedNode, _: Moment) -> None:
         node.ends_of(index, FP16).update(given_up="it failed 3 times", seconds=0.0, longest=0.0)
 
 
+def no_bridge(node: RecordedNode, _: Moment) -> None:
+    """Let all GPUs be cards with bridges, but one, which has none."""
+    for row in (*node.before, *node.after):
+        row["name"] = "NVIDIA H100 NVL"
+        for link in row["nvlinks"]:
+            link["active"] = row["index"] != BAD
+
+
 def no_energy(node: RecordedNode, _: Moment) -> None:
     """Count no energy."""
     node.after[BAD]["energy_j"] = node.before[BAD]["energy_j"]

@@ -49,6 +49,7 @@ from tests.harness.fault_changes import (
     mig,
     narrow_slot,
     never_read_again,
+    no_bridge,
     no_energy,
     no_link_of_one,
     no_results,
@@ -520,6 +521,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("dead-link-a100", "one NVLink of two A100 is inactive",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", model=A100)
+    yield kind("no-bridge", "no active NVLink on one of four cards, the others have bridges",
+               no_bridge, WARN, "nvlink.inactive", source=_OWN, sizes=(4,))
     yield kind("link-state", "the state of an NVLink is not read", nvlinks(5, active=None),
                INCOMPLETE, "nvlink.", source=_FIELD, moments=(AFTER,))
     yield kind("link-lost", "an NVLink went down in the run", nvlinks(5, active=False), FAIL,

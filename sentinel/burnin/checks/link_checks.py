@@ -141,7 +141,7 @@ _nvlink_error = TABLE.like(
 #: The links of a board on which each is used, by what the name of the model has. Other boards have
 #: as many as their bridges.
 _BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
-_BRIDGED = re.compile(r"\b(NVL|PCIe|GH200)\b")
+_BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
 def links_of(model: str) -> int:
@@ -249,7 +249,10 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
             f"{active} active links, and no other GPU of this model to compare with"
         )
     of = "this model has" if own == expected else "on a GPU of the same model"
-    return by_limits(max(0, expected - active), limits, f"{active} active links; {expected} {of}")
+    text = f"{active} active links; {expected} {of}"
+    if active == 0 and _BRIDGED.search(now.name):
+        limits, text = {"warn": limits["fail"]}, f"{text}: no bridge, or it is dead"
+    return by_limits(max(0, expected - active), limits, text)
 
 
 @check(
