@@ -260,6 +260,8 @@ class GpuRecord:
     closed: bool = False
     #: A part of the run was killed, and its last samples are missing.
     cut: bool = False
+    #: How many parts the run has.
+    parts: int = 1
     #: The seconds of work that samples have, also in a part that was killed within a phase.
     sampled_s: float = 0.0
     #: Events and samples of the run that could not be recorded.
@@ -393,7 +395,7 @@ def load(
             if not _is_elsewhere(record, event):
                 _take_event(record, event)
     logged: list[XidEvent | KernelFault] = []
-    closed = False
+    closed, begun = False, parts
     for number, sample in enumerate(samples):
         closed = sample["event"] == LAST
         dropped += abs(number - sample.get("count", number)) if closed else 0
@@ -408,7 +410,7 @@ def load(
         record.xids = [event for event in logged if isinstance(event, XidEvent)]
         record.faults = [event for event in logged if isinstance(event, KernelFault)]
         record.dropped, record.closed = dropped, closed
-        record.cut = parts > 0
+        record.cut, record.parts = parts > 0, begun
     return records
 
 

@@ -194,6 +194,8 @@ def _unknown(record: GpuRecord) -> list[str]:
         found.append("its counters after the run are not known: the run was cut off")
     elif (why := record.after.why_unread) is not None:
         found.append(f"its counters after the run are not known: {why}")
+    if record.parts > len(record.resumed) + 1:
+        found.append("its counters between two parts are not known")
     if record.ended == "" and record.unfinished is None:
         found.append("its record does not say that it has ended")
     if record.dropped:

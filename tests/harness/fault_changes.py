@@ -272,6 +272,12 @@ def half_memory(node: RecordedNode, _: Moment) -> None:
     node.ends_of(BAD, MEMORY)["share"] = 0.5
 
 
+def no_part(node: RecordedNode, _: Moment) -> None:
+    """Record no counters between two parts."""
+    resume(node, {})
+    del node.counters["resumed"]
+
+
 def no_share(node: RecordedNode, _: Moment) -> None:
     """Let no pattern say how much of the memory it has covered."""
     node.ends_of(BAD, MEMORY)["share"] = None

@@ -52,6 +52,7 @@ from tests.harness.fault_changes import (
     no_bridge,
     no_energy,
     no_link_of_one,
+    no_part,
     no_results,
     no_share,
     no_time_of,
@@ -371,6 +372,8 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.power", source=_FIELD)
     yield kind("energy", "its energy counter stands still at 690 W", no_energy, INCOMPLETE,
                "load.power", source=_FIELD)
+    yield kind("no-part", "no counters were recorded between two parts", no_part, INCOMPLETE,
+               "between two parts", source=_OWN, moments=(GAP,))
     yield kind("not-ended", "the record does not say that its run has ended", not_ended,
                INCOMPLETE, "ended", source=_OWN, sizes=(1, 2))
     yield kind("gap", "no readings for 40 s of the steady phase", without("telemetry", STEADY),
