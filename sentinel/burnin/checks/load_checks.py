@@ -186,9 +186,10 @@ class LoadEvidence(GrowthEvidence):
         heats = self.record.named("gpu.health_changed", "gpu.overheat")
         readings += [event for event in heats if event["at"] in loads]
         sampled = [float(one[name]) for one in readings if one.get(name) is not None]
+        sampled += known_value(self.now, name)
         for error in self.implausible(name):
             sampled.remove(error)  # once: the same value may be right elsewhere
-        return sampled + known_value(self.now, name)
+        return sampled
 
     def implausible(self, name: str) -> list[float]:
         """Collect temperatures, or margins, that differ from those just before and after them."""
@@ -197,6 +198,9 @@ class LoadEvidence(GrowthEvidence):
             for sample in self.record.telemetry
             if (value := sample.values.get(name)) is not None
         ]
+        known += [(self.now.at, value) for value in known_value(self.now, name)]
+        if not name.endswith("_c") or len(known) == 1:
+            return []
         sign = -1.0 if name == _MARGIN else 1.0
         jumps = [
             value
@@ -237,7 +241,7 @@ class LoadEvidence(GrowthEvidence):
         known = [values for phase in phases if (values := phase.readings(name))]
         if not known:
             raise Unjudged(untested(f"{name} was not read under load"))
-        worst = min(map(lowest, known))
+        worst = min(map(lasting_low, known))
         if not worst:
             zeros = sum(value == 0 for values in known for value in values)
             share = f"{zeros / sum(map(len, known)):.0%}"
@@ -247,7 +251,7 @@ class LoadEvidence(GrowthEvidence):
     def elsewhere(self, name: str) -> list[float]:
         """Find the worst value of a reading in each other phase, while the GPU was in use."""
         return [
-            lowest(values)
+            lasting_low(values)
             for phase in self.record.phases
             if not phase.phase.steady
             and len(
@@ -280,6 +284,16 @@ def lowest(values: Sequence[float]) -> float:
     """Find the worst moment of some readings: what 5 % of them, and two at least, do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(1, int(len(ordered) * _WORST_SHARE)))]
+
+
+#: What so many readings in a row do not exceed is no error of a reading.
+_IN_A_ROW = 3
+
+
+def lasting_low(values: Sequence[float]) -> float:
+    """Find the worst moment as :func:`lowest` has it, or what some readings in a row were below."""
+    rows = zip(*(values[first:] for first in range(_IN_A_ROW)), strict=False)
+    return min([lowest(values), *(max(row) for row in rows)])
 
 
 # --- results ---------------------------------------------------------------------------------
@@ -514,7 +528,7 @@ def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """
     evidence.under_load("power_w")
     shares = [
-        (lowest(powers) / limit, phase.phase.name)
+        (lasting_low(powers) / limit, phase.phase.name)
         for phase in steady_phases(evidence.record)
         if (powers := phase.readings("power_w")) and (limit := phase.median("power_limit_w"))
     ]

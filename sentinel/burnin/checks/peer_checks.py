@@ -366,6 +366,7 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     warn=below(0.90),
     fail_quarter=below(0.80),
     fail_stretch_s=at_least(15),
+    warn_stretch_s=at_least(5),
 )
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU keeps its rate in every steady phase and every copy.
@@ -410,6 +411,8 @@ def _judge_worst(
     text += f" {format_measure(f'{unit}_per_s', usual)}; longest below {slow.value:g}:"
     text += f" {longest:,.0f} s"
     judged = by_limits(round(low, 4), {"warn": limits["warn"]}, text)
+    if limits["warn_stretch_s"].broken_by(longest):
+        judged = replace(judged, status=Status.WARN)
     if slow.broken_by(quarter) or limits["fail_stretch_s"].broken_by(longest):
         judged = replace(judged, status=Status.FAIL)
     return judged, low

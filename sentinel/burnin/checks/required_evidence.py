@@ -53,6 +53,13 @@ REQUIRED = (
         ),
         models=_REMAPPING,
     ),
+    Required(
+        what="the card's own counts",
+        checks=(
+            *("memory.sram_uncorrected_new", "memory.unrepairable"),
+            *("memory.remapped_corrected_new", "ecc.corrected_lifetime_new"),
+        ),
+    ),
     Required(what="the recovery action", checks=("recovery.action",)),
     Required(
         what="NVLink",

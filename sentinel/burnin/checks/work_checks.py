@@ -150,6 +150,8 @@ def _links_share(evidence: LoadEvidence, number: int) -> float:
 
     def links(record: GpuRecord) -> tuple[int, set[tuple[str, int | None]]]:
         rows = [one.values for one in record.phases[number].links]
+        is_real = evidence.now.driver != "simulated"
+        rows = [row for row in rows if row["checked"] and (row["rate"] is not None or not is_real)]
         size = max((int(row["size"]) for row in rows), default=0)
         return size, {(row["part"], row["peer"]) for row in rows if row["part"] not in _NOT_ALL}
 
@@ -166,7 +168,7 @@ def _name_of(phase: PhaseRecord) -> str:
 
 
 #: The units of work, and what is said of them.
-_UNITS = ("flops", "bytes", "iterations")
+_UNITS = ("flops", "bytes", "iterations", "checks")
 
 
 @check(
