@@ -123,6 +123,16 @@ def some(share: int, *phases: str, **values: Any) -> Apply:
     return apply
 
 
+def in_a_row(number: int, *phases: str, **values: Any) -> Apply:
+    """Change so many readings in a row."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in node.rows(BAD, "telemetry", *phases)[60 : 60 + number]:
+            row.update(values)
+
+    return apply
+
+
 def once(**values: Any) -> Apply:
     """Change one reading."""
 
@@ -281,6 +291,19 @@ def no_part(node: RecordedNode, _: Moment) -> None:
 def no_share(node: RecordedNode, _: Moment) -> None:
     """Let no pattern say how much of the memory it has covered."""
     node.ends_of(BAD, MEMORY)["share"] = None
+
+
+def slow_links(node: RecordedNode, _: Moment) -> None:
+    """Let all links between GPUs have half of their rate."""
+    for row in node.samples:
+        if row["event"] == "link" and row["part"] == LinkPart.PEER:
+            row["rate"] *= 0.5
+
+
+def slow_moment(node: RecordedNode, _: Moment) -> None:
+    """Let the rate fall for six seconds."""
+    for row in node.rows(BAD, "work", STEADY)[60:66]:
+        row["flops"] *= 0.01
 
 
 def slow_most(node: RecordedNode, _: Moment) -> None:

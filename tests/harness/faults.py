@@ -42,6 +42,7 @@ from tests.harness.fault_changes import (
     gone,
     half_memory,
     heat,
+    in_a_row,
     limited,
     links,
     locked,
@@ -64,6 +65,8 @@ from tests.harness.fault_changes import (
     reloaded,
     reset,
     sampled_error,
+    slow_links,
+    slow_moment,
     slow_most,
     slower,
     slower_all,
@@ -401,6 +404,11 @@ def _what_could_not_be_read() -> Iterator[Kind]:
         yield kind(f"sensor-{name}", f"its temperature reads {value} at any power",
                    both(telemetry(**values), ends, before(**values)), INCOMPLETE, "temperature",
                    source=_FIELD)
+    yield kind("sensor-after", "a reading of 255 C after the run", after(temperature_c=255), PASS,
+               source=_OWN, moments=(AFTER,), exempt=True)
+    yield kind("no-bytes", "no byte over its links was compared", both(*(
+        links(part, checked=0) for part in LinkPart)), INCOMPLETE, "load.recorded", source=_OWN,
+        sizes=(1, 2))
     yield kind("sensor-spike", "one reading of 255 C between two of 63", once(temperature_c=255),
                PASS, source=_OWN, moments=MOMENTS, exempt=True)
 
@@ -419,6 +427,10 @@ def _rates() -> Iterator[Kind]:
                slower(0.5, STEADY), WARN, "rate.peers", source=_OWN, sizes=(2, 3), model=A100)
     yield kind("slow-part", "30 % of the rate in a third of the phase", slower(0.3, STEADY), FAIL,
                "rate.worst", source=_OWN, moments=MOMENTS, sizes=(1, 8))
+    yield kind("slow-moment", "1 % of the rate for six seconds", slow_moment, WARN, "rate.worst",
+               source=_OWN, sizes=(1, 8))
+    yield kind("few-checks", "a tenth of the checks of its peers",
+               slower(0.1, unit="checks"), FAIL, "work.peers", source=_OWN, sizes=(8,))
     yield kind("slow-format", "half the rate in fp16", slower(0.5, FP16), FAIL, "rate.peers",
                source=_FRYER, sizes=(4, 8))
     yield kind("slow-copy", "83 % of the bandwidth of its peers", slower(0.83, COPY, unit="bytes"),
@@ -494,6 +506,10 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
 
 def _pcie_and_nvlink() -> Iterator[Kind]:
     kind = partial(_kind, "PCIe and NVLink")
+    for name, values in (("width", {"pcie_width": 1}), ("generation", {"pcie_generation": 1})):
+        yield kind(f"{name}-moment", f"{name} 1 under load for five seconds",
+                   in_a_row(5, STEADY, **values), FAIL, f"pcie.{name}",
+                   source="NVIDIA/NVSentinel#890", sizes=(1,))
     yield kind("width", "x4 of x16 under load", telemetry(pcie_width=4), FAIL, "pcie.width",
                source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL), sizes=(1,))
     yield kind("generation", "generation 1 of 5 under load", telemetry(pcie_generation=1), FAIL,
@@ -518,6 +534,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                "links.host", source=_NHC, sizes=(1, 2))
     yield kind("peer-link", "half the rate to its peers", links(LinkPart.PEER, 0.5), FAIL,
                "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
+    yield kind("peer-links-all", "all links between GPUs at half of the reference", slow_links,
+               WARN, "links.peer", source=_OWN, sizes=(2, 8))
     yield kind("dead-link", "one NVLink is inactive on both ends",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", sizes=(1, 2, 8))
@@ -564,6 +582,9 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     kind = partial(_kind, "The card and its settings")
     yield kind("reset", "it was reset in the run", reset, INCOMPLETE, "reset", source=_OWN,
                moments=(MIDDLE,), sizes=(1, 4))
+    yield kind("replays-again", "its count of replays began again, at 100", both(
+        before(pcie_replays_total=10**9), after(pcie_replays_total=100)), INCOMPLETE, "gpu.reset",
+        source=_OWN)
     yield kind("reset-between", "it was reset between two parts of the run",
                standing(energy_j=5.0), INCOMPLETE, "reset", source=_OWN, moments=(GAP,))
     yield kind("reload", "the driver was reloaded in the run", reloaded, INCOMPLETE, "reset",

@@ -31,7 +31,7 @@ REPAIRS_PENDING = (
 
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped")
-_RESET = "the driver was reloaded or the GPU was reset"
+RESET = "the driver was reloaded or the GPU was reset"
 _ABSENT = Status.NOT_APPLICABLE
 _ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
@@ -231,7 +231,7 @@ class GrowthEvidence(GpuEvidence):
         for end, (begin, _, _) in zip(ends, self.parts[1:], strict=False):
             # Without persistence, the counters begin again whenever nothing uses the GPU.
             if not kept and begin is not None and begin.persistence and _was_reset(end, begin):
-                unknown.append(untested(f"between two parts, {_RESET}"))
+                unknown.append(untested(f"between two parts, {RESET}"))
         for before, after, ended in self.parts:
             if before is None or after is None or (ended and after == before):
                 unknown.append(untested("it needs two readings"))
@@ -251,7 +251,7 @@ class GrowthEvidence(GpuEvidence):
             reset = backwards or (not kept and _was_reset(before, after))
             if reset:
                 why = f"{field} went backwards {readings[-1]}: " if backwards else ""
-                unknown.append(untested(f"{why}{_RESET}"))
+                unknown.append(untested(f"{why}{RESET}"))
             if reset and not ended:
                 continue  # a GPU in use is not reset: all since then came after the killed part
             # A counter that went backwards began again at 0; a flag was cleared.

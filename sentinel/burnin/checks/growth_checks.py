@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from sentinel.burnin.checks import basis
@@ -18,7 +19,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import REPAIRS_PENDING, GrowthEvidence, judge_sum
+from sentinel.burnin.checks.evidence import REPAIRS_PENDING, RESET, GrowthEvidence, judge_sum
 
 TABLE = Table()
 check = TABLE.check
@@ -78,6 +79,34 @@ def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement
     if found.status is Status.FAIL and readings < _READINGS:
         return replace(found, status=Status.WARN)
     return found
+
+
+#: Counters that begin again with the driver, or after a reset.
+_SINCE_LOADED = (
+    *("energy_j", "pcie_replays_total", "ecc_corrected_total", "ecc_uncorrected_total"),
+    *("power_throttled_s", "software_thermal_throttled_s", "hardware_thermal_throttled_s"),
+)
+
+
+@check(
+    "gpu.reset",
+    rule="not tested if a counter began again",
+    source=basis.OWN,
+    do=basis.NOTHING,
+)
+def _gpu_reset(evidence: GrowthEvidence, _: Limits) -> Judgement:
+    """The GPU was not reset, and its driver was not reloaded.
+
+    Reads the counters that begin again then, before and after each part of a run.
+    """
+    found = []
+    for field in _SINCE_LOADED:
+        with suppress(Unjudged):
+            found.append(evidence.growth(field).unknown)
+    resets = [one for one in found if one is not None and one.evidence.endswith(RESET)]
+    if not found:
+        return not_applicable()
+    return resets[0] if resets else Judgement(status=Status.PASS, value="none")
 
 
 @_new_error("ecc.uncorrected_new")

@@ -43,9 +43,11 @@ _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563
 
 #: Bytes a second between GPUs, by the name of the model: of NCCL's send and receive in both
 #: directions at once, and of an all-reduce as below. Measured by the workload on two H200 with 18
-#: NVLinks each, torch 2.11 (docs/internals/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6.
+#: NVLinks each, torch 2.11 (docs/internals/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6. The
+#: H100 has the same links.
 _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
-    "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
+    "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9},
+    "NVIDIA H100 80GB HBM3": {LinkPart.PEER: 300e9},
 }
 
 #: The least bytes a second on the bus of an all-reduce over eight GPUs with NVLink multicast, by
@@ -179,6 +181,9 @@ def _by_reference(
     return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
 
 
+#: Links of one length differ by less.
+_ALIKE = 0.8
+
 _NO_LINK = "a simulated GPU has no link"
 _SLOWEST_LINK = basis.compare("the slowest link sets the rate: compare links.peer.")
 
@@ -263,7 +268,7 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "links.peer",
-    rule=f"with fewer than {MIN_PEERS} GPUs, warn by the reference of the model",
+    rule=f"warn by the reference of the model, too; with fewer than {MIN_PEERS} GPUs, by it alone",
     source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {basis.DCGM_SHARE}",
     do=Action(
         Severity.TRIAGE,
@@ -296,6 +301,10 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     shares = [rate / most for rate, most in zip(sorted(own.values()), medians, strict=True)]
     text += f"; compared with the links of {len(profiles)} GPUs"
     found = _whole(evidence, min(shares), limits, text)
+    # All may be slow; links of several lengths have no reference.
+    if found.status is Status.PASS and min(own.values()) >= _ALIKE * max(own.values()):
+        hint = _by_reference(evidence, limits, LinkPart.PEER, min(own.values()), text)
+        found = hint if hint.status is Status.WARN else found
     return _at_times(evidence, found, limits, LinkPart.PEER)
 
 
@@ -330,7 +339,7 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if floor is not None:
         text += f"; the floor is {_rate(floor)}"
         return _whole(evidence, bus / floor, {"warn": limits["floor"]}, text)
-    if evidence.model not in _LINK_REFERENCES:
+    if LinkPart.ALL_REDUCE not in _LINK_REFERENCES.get(evidence.model, {}):
         groups = map(_all_reduce, evidence.peers)
         peers = peers_of(best for number, best in groups if number == size)
         if peers is not None:

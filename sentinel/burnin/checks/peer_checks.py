@@ -366,7 +366,7 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     warn=below(0.90),
     fail_quarter=below(0.80),
     fail_stretch_s=at_least(15),
-    warn_stretch_s=at_least(5),
+    warn_stretch_s=at_least(6),
 )
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU keeps its rate in every steady phase and every copy.

@@ -39,7 +39,7 @@ REQUIRED = (
     Required(what="results", checks=("results.wrong",)),
     Required(what="whether it was lost", checks=("gpu.lost",)),
     Required(what="the whole GPU", checks=("gpu.whole",)),
-    Required(what="one card", checks=("gpu.identity",)),
+    Required(what="one card without a reset", checks=("gpu.identity", "gpu.reset")),
     Required(
         what="errors of the memory",
         checks=("ecc.uncorrected_new", "ecc.uncorrected_lifetime_new", "ecc.corrected_new"),

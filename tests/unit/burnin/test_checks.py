@@ -297,6 +297,9 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("temperature.sensor", Run(read={"temperature_c": 0}, counters=COLD), UNTESTED),
     ("gpu.identity", Run(after={"serial": "another"}), UNTESTED),
     ("gpu.identity", Run(after={"vbios": "another"}), UNTESTED),
+    ("gpu.reset", Run(after={"energy_j": 1.0}), UNTESTED),
+    ("gpu.reset", Run(before={"pcie_replays_total": 9}), UNTESTED),
+    ("gpu.reset", Run(), PASS),
     ("gpu.lost", Run(events=(AWAY,)), FAIL),
     ("gpu.lost", Run(events=({**AWAY, "lost": False},)), PASS),
     ("rate.history", Run(tflops=400, counters=BELOW_DEFAULT), ABSENT),
@@ -495,7 +498,7 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
 INFORMATION = {
-    *("gpu.whole", "gpu.identity", "persistence.mode"),
+    *("gpu.whole", "gpu.identity", "gpu.reset", "persistence.mode"),
     *("temperature.sensor", "throttle.power_cap", "load.recorded"),
 }
 
