@@ -45,7 +45,7 @@ def advance_start(
     """Record how far a stressor has come."""
     if isinstance(message, Announcement):
         return start_memory.begin_stage(starting, message, now)
-    return replace(starting, attaching=now)
+    return starting if starting.attaching is not None else replace(starting, attaching=now)
 
 
 #: What a stressor does in each stage of its start.

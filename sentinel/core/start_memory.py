@@ -39,7 +39,15 @@ def most_memory(reading: Reading, config: Config) -> int:
 
 
 def begin_stage(starting: Starting, message: Announcement, now: float) -> Starting:
-    """Record what a stressor does next."""
+    """Record what a stressor does next; no stage begins again, and none lasts longer by a message.
+
+    A rehearsal may announce that it takes more.
+    """
+    said, stages = starting.announced, list(StartStage)
+    if said is not None and stages.index(message.stage) <= stages.index(said.stage):
+        if message.stage is said.stage is StartStage.REHEARSING:
+            return replace(starting, announced=message)
+        return starting
     return replace(starting, announced=message, announced_at=now, level=message.used or 0)
 
 

@@ -23,7 +23,7 @@ from sentinel.core.gpu_state import (
     StopCause,
     Stopping,
 )
-from sentinel.core.newcomer import expect, limit_memory, newcomer
+from sentinel.core.newcomer import expect, held_since, limit_memory, newcomer
 from sentinel.core.observation import ChildFacts, Observation
 from sentinel.core.start_memory import LIBRARY_BYTES, VALID_S
 from sentinel.core.step import Send
@@ -32,6 +32,7 @@ from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.stressor import (
     LARGE_BUFFER_BYTES,
     Announcement,
+    CreatingContext,
     MemoryContention,
     MemoryLimit,
     MemoryTarget,
@@ -134,6 +135,32 @@ def test_an_announcement_expires_and_what_was_seen_until_then_stays_explained() 
     state = expect(state, reading(seen + GIB, late), late)
     assert newcomer(state, reading(seen + SLACK_BYTES, late), late, CONFIG) is None
     assert newcomer(state, reading(seen + SLACK_BYTES + 1, late), late, CONFIG) is not None
+
+
+@pytest.mark.parametrize("stage", [StartStage.REHEARSING, StartStage.TAKING])
+def test_an_announcement_that_is_sent_again_expires_as_the_first_does(stage: StartStage) -> None:
+    """The code of a workload can send one all the time."""
+    state, late = gpu(TAKING), NOW + VALID_S + 0.1
+    for now in (NOW + 1.0, late - 0.05, late):
+        again = Announcement(stage=stage, used=TOTAL, more=TOTAL)
+        state = fold(state, ChildFacts(generation=1, messages=(again,)), now).state
+        seen = reading(QUIET + SLACK_BYTES + 1, now - 0.01)
+    assert newcomer(state, seen, late, CONFIG) is not None
+
+
+def test_a_rehearsal_may_announce_that_it_takes_more() -> None:
+    more = Announcement(stage=StartStage.REHEARSING, more=3 * GIB)
+    state = fold(gpu(REHEARSING), ChildFacts(generation=1, messages=(more,)), NOW).state
+    explains = BASELINE + CONTEXT_BYTES + 3 * GIB
+    assert newcomer(state, reading(explains + SLACK_BYTES), NOW, CONFIG) is None
+    assert newcomer(state, reading(explains + SLACK_BYTES + 1), NOW, CONFIG) is not None
+
+
+def test_a_context_begins_once() -> None:
+    """From then on the GPU must be watched; its beginning is no news later."""
+    message = CreatingContext(torch="2.9")
+    state = fold(gpu(REHEARSING), ChildFacts(generation=1, messages=(message,)), NOW).state
+    assert held_since(state) == NOW - 5.0
 
 
 def test_a_reading_from_before_the_announcement_explains_nothing_later() -> None:
