@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -241,7 +241,9 @@ def _irregular(path: Path) -> OSError:
 _MAX_LINKS = 40
 
 
-def why_untrusted(folder: Path, mapped: tuple[int, int] | None = None) -> str | None:
+def why_untrusted(
+    folder: Path, mapped: tuple[int, int] | None = None, also: Collection[int] = ()
+) -> str | None:
     """Say which user could replace a file in a folder by another, or None if only trusted ones can.
 
     Trusted are root, this user, the owners of the folders above its home, and the owner of ``/``,
@@ -252,9 +254,10 @@ def why_untrusted(folder: Path, mapped: tuple[int, int] | None = None) -> str | 
     Args:
         folder: An absolute path.
         mapped: A disk (``st_dev``), and to whom root's files there belong; trusted there, too.
+        also: The users that are trusted besides.
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
-    trusted = {0, os.getuid(), *_owners(above)}
+    trusted = {0, os.getuid(), *also, *_owners(above)}
     done, names, links = Path("/"), list(folder.parts[1:]), 0
     while names:
         name = names.pop(0)

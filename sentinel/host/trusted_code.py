@@ -21,9 +21,9 @@ from sentinel.host.regular_file import why_untrusted
 
 #: The folder of this program: a user that could change that could change this check as well.
 _OWN = Path(__file__).resolve().parents[2]
-#: The folders of this program and of the interpreter, whose code is trusted.
+#: The folders of this program and of the interpreter, whose code is trusted, without links.
 _TRUSTED = tuple(
-    f"{place}/"
+    f"{os.path.realpath(place)}/"
     for place in (_OWN, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
 )
 
@@ -32,13 +32,18 @@ class UntrustedCodeError(ImportError):
     """Another user could change what was about to be imported."""
 
 
+def _is_trusted(path: str) -> bool:
+    """Check whether a file or folder is of this program or the interpreter, and not linked there."""
+    return f"{os.path.realpath(path)}/".startswith(_TRUSTED)
+
+
 def why_untrusted_code(folder: Path) -> str | None:
     """Say which other user could change what is imported from a folder, or None.
 
     Args:
         folder: An absolute path.
     """
-    if (why := why_untrusted(folder)) is not None:
+    if (why := _why_untrusted(folder)) is not None:
         return why
     return f"all users may create files in the folder {folder}" if _may_all_write(folder) else None
 
@@ -47,9 +52,14 @@ def _why_untrusted_file(file: Path) -> str | None:
     """Say which other user could change a file or create it, or None."""
     if (why := why_untrusted_code(file.parent)) is not None:
         return why
-    if (why := why_untrusted(file)) is not None:
+    if (why := _why_untrusted(file)) is not None:
         return why.replace("the folder ", "")
     return f"all users may write {file}" if _may_all_write(file) else None
+
+
+def _why_untrusted(path: Path) -> str | None:
+    """Say which user could replace a file; who owns the interpreter can change all that it runs."""
+    return why_untrusted(path, also={os.stat(place).st_uid for place in _TRUSTED})
 
 
 def _may_all_write(path: Path) -> bool:
@@ -84,7 +94,7 @@ class _TrustedFinder:
 def _check_files(spec: ModuleSpec) -> None:
     """Check the file of a module and its compiled one; an archive is checked as a folder."""
     source = spec.origin if spec.has_location else None
-    if source is None or source.startswith(_TRUSTED) or not Path(source).is_file():
+    if source is None or _is_trusted(source) or not Path(source).is_file():
         return
     for file in filter(None, (source, spec.cached)):
         if (why := _why_untrusted_file(Path(file).absolute())) is not None:
@@ -124,9 +134,9 @@ def search_first(folder: str) -> None:
 def _untrusted_entries() -> Iterator[tuple[str, str]]:
     """Yield each entry of ``sys.path`` whose code others could change, and why."""
     for entry in sys.path:
-        folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
-        if f"{folder}/".startswith(_TRUSTED):
+        if _is_trusted(entry):
             continue
+        folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
         if (why := why_untrusted_code(folder)) is not None:
             yield entry, why
 

@@ -134,6 +134,45 @@ def test_a_link_of_this_user_is_followed(folder: Path, tmp_path: Path) -> None:
     assert load_workload(f"{tmp_path}/link/own:work").__name__ == "work"
 
 
+@as_root
+@pytest.mark.parametrize("linked", ["package", "caller.py"])
+def test_a_link_in_the_interpreter_s_folder_leads_to_no_code_of_another_user(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: str
+) -> None:
+    own = tmp_path / "prefix"
+    own.mkdir()
+    (own / linked).symlink_to(folder / linked)
+    os.chown(folder, OTHER, OTHER)
+    monkeypatch.setattr(trusted_code, "_TRUSTED", (f"{own}/",))
+    why = why_refused(own, linked.removesuffix(".py"))
+    assert why.endswith(f"{folder} belongs to uid {OTHER}")
+
+
+@as_root
+def test_code_of_who_owns_the_interpreter_may_be_imported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spack and conda link a package from where it was installed."""
+    own = tmp_path / "prefix"
+    own.mkdir()
+    (own / "own.py").symlink_to(folder / "own.py")
+    for path in (own, folder, folder / "own.py"):
+        os.chown(path, OTHER, OTHER)
+    monkeypatch.setattr(trusted_code, "_TRUSTED", (f"{own}/",))
+    assert load_workload(f"{own}/own:work").__name__ == "work"
+
+
+@as_root
+def test_a_path_from_the_interpreter_s_folder_upwards_leads_out_of_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(folder, OTHER, OTHER)
+    (tmp_path / "prefix").mkdir()
+    monkeypatch.setattr(trusted_code, "_TRUSTED", (f"{tmp_path}/prefix/",))
+    monkeypatch.setattr(sys, "path", [f"{tmp_path}/prefix/../code", *sys.path])
+    assert any(f"belongs to uid {OTHER}" in why for why in leave_out_untrusted())
+
+
 def test_folders_that_others_can_fill_are_not_searched(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
