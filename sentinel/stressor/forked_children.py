@@ -32,15 +32,16 @@ def detach_forks(own: Iterable[int], many: Callable[[], None]) -> None:
     """
     forks = itertools.count(1)
     os.register_at_fork(
-        after_in_child=partial(_detach, tuple(own)),
+        after_in_child=partial(_detach, [*own]),
         after_in_parent=lambda: many() if next(forks) > _FEW else None,
     )
 
 
-def _detach(own: tuple[int, ...]) -> None:
+def _detach(own: list[int]) -> None:
     for number in (*own, *_device_files()):
         with contextlib.suppress(OSError):
             os.close(number)
+    own.clear()  # a process forked by this one may have other files of these numbers
 
 
 def _device_files() -> list[int]:

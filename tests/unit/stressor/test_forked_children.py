@@ -53,6 +53,32 @@ def test_a_forked_process_keeps_neither_a_lock_nor_the_device(
             os.kill(child, signal.SIGKILL)
 
 
+def test_a_forked_process_that_forks_keeps_its_own_files(tmp_path: Path) -> None:
+    """One that it has opened may have the number of one that it had to close."""
+    program = """
+import os, sys
+from sentinel.stressor import forked_children
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+forked_children.detach_forks([lock], lambda: None)
+if os.fork() == 0:
+    assert os.open(sys.argv[1], os.O_RDWR) == lock
+    if os.fork() == 0:
+        os.fstat(lock)
+        print("open", flush=True)
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "lock")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "open\n"
+
+
 def is_free(path: Path) -> bool:
     with path.open() as file:
         try:
