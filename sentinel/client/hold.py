@@ -40,7 +40,7 @@ START_TIMEOUT_S = 180.0
 GRACE_S = 15.0
 
 #: The command of a sentinel.
-SENTINEL = (sys.executable, "-m", "sentinel")
+SENTINEL = (sys.executable, "-P", "-m", "sentinel")
 
 #: What a private sentinel does without.
 _INTERFACES = (

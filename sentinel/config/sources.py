@@ -185,8 +185,13 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or has an unknown key or a value of the
-            wrong type.
+            wrong type; or this process is root's, and another user can change the file, which may
+            name code and who may command.
     """
+    if os.getuid() == 0 and (why := why_untrusted(path.absolute())) is not None:
+        what = f"{path}: root reads no settings that another user can change: {why}"
+        remedy = "Copy the file to a folder that only root can write, or give it to root."
+        raise ConfigError(what.replace("the folder ", ""), remedy)
     try:
         text = "" if str(path) == os.devnull else read_regular(path, _MAX_BYTES).decode()
     except OSError as error:

@@ -25,6 +25,7 @@ import click
 from sentinel.cli.display.output import wants_colour
 from sentinel.cli.options.command_options import one_gpu
 from sentinel.cli.options.setting_options import log_format
+from sentinel.client.hold import SENTINEL
 from sentinel.config.build import parse_given
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.setting import parse_memory
@@ -145,7 +146,7 @@ def command(ctx: click.Context) -> int:
     with tempfile.TemporaryDirectory(prefix="sentinel-demo-") as folder:
         environment = {**os.environ, SIMULATED: folder}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
-        base = [sys.executable, "-m", "sentinel"]
+        base = [*SENTINEL]
         flags = ["--simulate", "2", "--rearm", "2s"]
         _print(f"$ python -m sentinel {' '.join(flags)}")
         # Without a socket: no command of this user should take it for a daemon.

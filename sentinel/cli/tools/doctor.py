@@ -19,6 +19,7 @@ from sentinel.config.sources import checked, find_file, gather
 from sentinel.diagnostics.doctor_checks import diagnose
 from sentinel.diagnostics.doctor_facts import Finding, Level, verdict
 from sentinel.diagnostics.doctor_inspection import examine
+from sentinel.host.trusted_code import check_search_path
 from sentinel.units import format_indices
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -61,8 +62,10 @@ def _configured_driver() -> str:
     """Read the driver that a daemon of this user would read the GPUs through.
 
     Raises:
-        ConfigError: The settings cannot be read, so that no daemon would start.
+        ConfigError: No daemon would start: the settings cannot be read, or root's would search a
+            folder for modules that another user can change.
     """
+    check_search_path()
     file = find_file(None, os.environ, Path(os.environ.get("HOME") or "/"))
     return checked(gather({}, os.environ, file)).driver
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.programs import run_program
 
 RUN = (
@@ -137,3 +137,17 @@ def refuses(done: subprocess.CompletedProcess[str], why: str) -> None:
     assert done.returncode == 2, done
     assert why in done.stderr
     assert not any(word in done.stderr for word in ("Traceback", "bug"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")
+def test_doctor_names_a_search_path_with_which_no_daemon_of_root_starts(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 4321, 4321)
+    path = f"{os.environ.get('PYTHONPATH', ROOT)}:{theirs}"
+    done = run(simulated, '"$@"', "doctor", "--simulate", "1", PYTHONPATH=path)
+    assert done.returncode == 2
+    assert f"searches {theirs} for modules: the folder {theirs} belongs to uid 4321" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -231,6 +231,17 @@ def test_the_example_holds_and_releases_a_gpu(
         runpy.run_path(str(example), run_name="__main__")
 
 
+def test_a_private_sentinel_imports_nothing_from_the_working_directory(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    """A script may be called in a folder that anyone can write."""
+    (tmp_path / "sentinel.py").write_text("raise SystemExit('not this one')\n")
+    script = "import sentinel\nwith sentinel.hold(simulate=1) as held: held.wait_ready()"
+    command = (sys.executable, "-P", "-c", script)
+    done = run_program(*command, cwd=tmp_path, env=simulated.environment())
+    assert done.returncode == 0, done.stderr
+
+
 # --- the folder of a hold --------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -320,6 +321,25 @@ def test_a_file_that_another_user_could_have_written_is_refused(tmp_path: Path) 
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="cannot be trusted"):
         read_saved(path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("theirs", ["", "config.toml"])
+def test_root_reads_no_file_that_another_user_can_change(tmp_path: Path, theirs: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('access.users = "operate"\n')
+    link = tmp_path / "link.toml"
+    link.symlink_to(path)
+    for name in (path, link):
+        assert read_file(name), "also by a link, as in Kubernetes"
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="all users may replace"):
+        read_file(path)
+    path.chmod(0o644)
+    os.chown(tmp_path / theirs, 4321, 4321)
+    for name in (path, link):
+        with pytest.raises(ConfigError, match="root reads no settings .* belongs to uid 4321"):
+            read_file(name)
 
 
 def test_the_file_says_what_it_is() -> None:
