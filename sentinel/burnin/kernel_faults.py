@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol, TypeVar
+
+from sentinel.protocol.gpu_names import ADDRESS, device_of, parse_address
 
 #: Equal events of one device within so many seconds are one: Sentinel's own number. Two sources
 #: report one XID within that time, too: NVML delivers it milliseconds after the kernel's record,
@@ -23,41 +24,14 @@ MAX_TEXT = 200
 
 # --- addresses -------------------------------------------------------------------------------
 
-_ADDRESS = (
-    r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])"
-    r"(?:\.[0-7](?![0-9A-Fa-f]))?"
-)
 #: An address after ``PCI:`` or a space; ``10de:2330`` is the number of a model.
-_PLACE = re.compile(rf"(?:\bPCI:|(?<![\w:.-]))({_ADDRESS})")
-_PARTS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
+_PLACE = re.compile(rf"(?:\bPCI:|(?<![\w:.-]))({ADDRESS})")
 
 
 def find_address(text: str) -> str | None:
     """Find the first PCI address in a text, or None."""
     match = _PLACE.search(text)
     return None if match is None else match[1]
-
-
-@lru_cache(maxsize=1024)
-def device_of(address: str) -> tuple[int, int, int] | None:
-    """Parse an address in any form into domain, bus and device; None if it is none."""
-    match = _PARTS.fullmatch(address.strip().lower())
-    return (
-        None if match is None else (int(match[1] or "0", 16), int(match[2], 16), int(match[3], 16))
-    )
-
-
-def is_same_device(first: str, second: str | None) -> bool:
-    """Compare two addresses in any form; the function does not matter."""
-    device = device_of(first)
-    return device is not None and second is not None and device == device_of(second)
-
-
-def _function_of(address: str) -> tuple[int, int, int, int] | None:
-    device = device_of(address)
-    if device is None:
-        return None
-    return (*device, int(address.strip()[-1]) if "." in address else 0)
 
 
 # --- lines -----------------------------------------------------------------------------------
@@ -98,9 +72,9 @@ _REPEATED = re.compile(r"Severity \d{1,9} Engine instance|Data \{")
 _WORD = re.compile(r"\s{0,4}(Fatal|Non-?fatal|Correctable|Corrected)\b", re.IGNORECASE)
 _WORDS = {"fatal": "fatal", "nonfatal": "non_fatal"}
 
-_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{_ADDRESS}): {{1,4}}"
+_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}): {{1,4}}"
 _SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
-_SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{_ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
+_SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
 #: The kinds of PCIe errors and the patterns after the device; the first that matches counts. One
 #: without a word of severity follows ``severity``.
 _PCIE = tuple(
@@ -324,7 +298,7 @@ def is_of_device(fault: KernelFault, address: str, ports: Sequence[str] = ()) ->
         return False
     if device == device_of(address):
         return True
-    return _function_of(where) in {_function_of(port) for port in ports}
+    return parse_address(where) in map(parse_address, ports)
 
 
 def foreign(

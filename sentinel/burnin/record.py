@@ -14,11 +14,12 @@ from math import inf
 from typing import Any
 
 from sentinel.burnin.kernel_faults import KernelFault, distinct
-from sentinel.burnin.xids import NO_DETAILS, XidEvent, is_of, joined, missed
+from sentinel.burnin.xids import NO_DETAILS, XidEvent, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import is_same_device
 from sentinel.protocol.stressor import LinkPart
 
 #: The names of the samples: readings, and the work of an interval.
@@ -302,7 +303,7 @@ class GpuRecord:
     def own_xids(self) -> list[XidEvent]:
         """Join the XIDs of this GPU, of both sources; lines that repeat one are one."""
         address = self.before.pci_bus_id if self.before is not None else None
-        kernel = [xid for xid in self.xids if address is not None and is_of(xid, address)]
+        kernel = [xid for xid in self.xids if is_same_device(xid.pci_bus_id, address)]
         found = joined(kernel, self.nvml_xids)
         logged = [*distinct(xid for xid in found if xid.pci_bus_id)]
         return sorted([*logged, *(xid for xid in found if not xid.pci_bus_id)], key=lambda x: x.at)

@@ -10,9 +10,10 @@ from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.kernel_checks import describe_fault, kind_of, unpaired
 from sentinel.burnin.checks.xid_checks import judge_xids
 from sentinel.burnin.kernel_faults import KernelFault, distinct, is_of_device
-from sentinel.burnin.xids import LogParser, XidEvent, is_of
+from sentinel.burnin.xids import LogParser, XidEvent
 from sentinel.diagnostics.kernel_log import KernelRecord, read_past
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import is_same_device
 
 #: Of more kinds of faults, the newest are listed.
 _MOST = 20
@@ -82,7 +83,7 @@ def _is_of(event: XidEvent | KernelFault, gpu: Counters) -> bool:
     if gpu.pci_bus_id is None:
         return False
     if isinstance(event, XidEvent):
-        return is_of(event, gpu.pci_bus_id)
+        return is_same_device(event.pci_bus_id, gpu.pci_bus_id)
     return is_of_device(event, gpu.pci_bus_id)
 
 

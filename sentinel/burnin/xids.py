@@ -14,9 +14,9 @@ from sentinel.burnin.kernel_faults import (
     SAME_S,
     KernelFault,
     MessageJoiner,
-    device_of,
     find_address,
 )
+from sentinel.protocol.gpu_names import device_of
 
 #: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``; the address
 #: may be followed by the instance of MIG. An XID counts whatever is where its address should be.
@@ -110,12 +110,6 @@ def parse_xid(line: str, at: float) -> XidEvent | None:
         pid=int(pid[1]) if pid else None,
         text=text[:MAX_TEXT],
     )
-
-
-def is_of(event: XidEvent, pci_bus_id: str) -> bool:
-    """Check whether an event is of the GPU with this address, which NVML writes in other forms."""
-    device = device_of(event.pci_bus_id)
-    return device is not None and device == device_of(pci_bus_id)
 
 
 def joined(kernel: Iterable[XidEvent], nvml: Iterable[XidEvent]) -> list[XidEvent]:

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu_names import is_named, parse_address
 from sentinel.units import split_selectors
 
 _GPU = "GPU-"
 
 #: A number as strtol reads it: after blanks and a sign, and before anything.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
-
-_PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
-
 
 # --- CUDA_VISIBLE_DEVICES --------------------------------------------------------------------
 
@@ -68,7 +66,12 @@ def needs_cuda_order(value: str | None) -> bool:
 
 def pci_order(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return the UUIDs in the order of the PCI bus."""
-    return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: pci_address(gpu.pci_bus_id)))
+
+    def place(gpu: Gpu) -> tuple[int, ...]:
+        address = parse_address(gpu.pci_bus_id)
+        return (0, 0, 0, 0) if address is None else address.place
+
+    return tuple(gpu.uuid for gpu in sorted(gpus, key=place))
 
 
 def in_cuda_order(
@@ -136,9 +139,9 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
 
     Args:
         selectors: Comma lists of ``all``, nvidia-smi indices and ranges of them, UUIDs or their
-            unique prefixes, with or without ``GPU-``, and PCI addresses, with or without a domain.
-            Case and duplicates do not matter. A bare number is always an index. An empty sequence
-            selects every GPU.
+            unique prefixes, with or without ``GPU-``, and PCI addresses in any form. Case and
+            duplicates do not matter. A bare number is always an index. An empty sequence selects
+            every GPU.
         gpus: The GPUs to choose from.
 
     Raises:
@@ -184,25 +187,7 @@ def present(selectors: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def _matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Return every GPU that one selector matches; a prefix may match several."""
-    if selector.isascii() and selector.isdigit():
-        return tuple(gpu for gpu in gpus if str(gpu.index) == (selector.lstrip("0") or "0"))
-    address = _PCI.fullmatch(selector)
-    if address:
-        wanted = pci_address(selector)
-        first = 0 if address[1] else 1  # without a domain, any domain matches
-        return tuple(gpu for gpu in gpus if pci_address(gpu.pci_bus_id)[first:] == wanted[first:])
-    start = selector.lower().removeprefix(_GPU.lower())
-    return tuple(
-        gpu
-        for gpu in gpus
-        if start and gpu.uuid.lower().removeprefix(_GPU.lower()).startswith(start)
-    )
-
-
-def pci_address(address: str) -> tuple[int, ...]:
-    """Return domain, bus, device and function; zeros if ``address`` is malformed."""
-    match = _PCI.fullmatch(address)
-    return tuple(int(part or "0", 16) for part in match.groups()) if match else (0, 0, 0, 0)
+    return tuple(gpu for gpu in gpus if is_named(gpu, selector))
 
 
 def _choices(gpus: Sequence[Gpu]) -> str:

@@ -6,12 +6,12 @@ wait for its firmware, so that a thread reads and its caller waits for a limited
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.protocol.counters import HostCounters, Port
+from sentinel.protocol.gpu_names import parse_address
 
 #: How long all reads may take, in seconds.
 TIMEOUT_S = 5.0
@@ -19,9 +19,8 @@ TIMEOUT_S = 5.0
 SYSFS = Path("/sys")
 _SIMULATED = "sys"
 
-#: The vendor of a PCI device, and the address that names its folder, in that of its port.
+#: The vendor of a PCI device.
 _NVIDIA = "0x10de"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 _ERRORS = ("symbol_error", "link_downed", "link_error_recovery")
 _MEMORY = ("ce_count", "ue_count")
@@ -60,7 +59,7 @@ def read_pci_paths(simulation: Path | None) -> dict[str, list[str]]:
     found = {}
     for path in sorted((root / "bus/pci/devices").glob("*")):
         if _text(path / "vendor") == _NVIDIA:
-            *ports, _ = [part for part in path.resolve().parts if _ADDRESS.fullmatch(part)]
+            *ports, _ = [part for part in path.resolve().parts if parse_address(part)]
             found[path.name] = ports
     return found
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.client import Client
-from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
 from sentinel.host.procfs import boot_id, read_status
 from sentinel.host.regular_file import locked, open_regular, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
+from sentinel.protocol.gpu_names import is_named, parse_address
 
 #: With AutoDetect, slurmd asks the driver, which takes seconds without persistence mode.
 _TIMEOUT_S = 15.0
@@ -78,7 +78,7 @@ def expand(text: str) -> Iterator[str]:
 
 
 def gpus_of_job(
-    numbers: Sequence[int],
+    names: Sequence[str],
     gres: Sequence[int | None],
     addresses: Mapping[int, str],
     gpus: Sequence[GpuStatus],
@@ -89,27 +89,28 @@ def gpus_of_job(
     PCI bus where the list is complete, as AutoDetect=nvml makes it.
 
     Args:
-        numbers: ``SLURM_JOB_GPUS``.
+        names: ``SLURM_JOB_GPUS``: places, or the UUIDs or PCI addresses of GPUs.
         gres: From :func:`read_gres`; empty if it is not known.
         addresses: The PCI address by the minor number of the device file.
         gpus: The GPUs of the daemon.
     """
-    by_address = {pci_address(gpu.pci_bus_id): gpu for gpu in gpus}
-    by_index = {gpu.index: gpu for gpu in gpus}
     found: dict[str, GpuStatus] = {}
-    for number in numbers:
-        minor = gres[number] if number < len(gres) else None
-        address = None if minor is None else addresses.get(minor)
-        gpu = by_index.get(number) if address is None else by_address.get(pci_address(address))
-        if gpu is not None:
-            found[gpu.uuid] = gpu
+    for name in names:
+        minor = gres[int(name)] if name.isdecimal() and int(name) < len(gres) else None
+        own = name if minor is None else addresses.get(minor, name)
+        found |= {gpu.uuid: gpu for gpu in gpus if is_named(gpu, own)}
     return tuple(found.values())
 
 
-def numbers_of_job(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """Read the numbers of a job's GPUs from the variables of a prolog; empty without any."""
+def names_of_job(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Read the names of a job's GPUs from the variables of a prolog; empty without any."""
     text = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES") or ""
-    return tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
+    names = [part.strip() for part in text.split(",")]
+    return tuple(
+        name
+        for name in names
+        if name.isdecimal() or name.startswith("GPU-") or parse_address(name) is not None
+    )
 
 
 # --- reservations ----------------------------------------------------------------------------

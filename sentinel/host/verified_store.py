@@ -24,6 +24,7 @@ from sentinel.host.regular_file import (
 )
 from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
+from sentinel.protocol.gpu_names import is_named
 from sentinel.protocol.views import VerifiedCounts
 from sentinel.units import split_selectors
 
@@ -344,9 +345,6 @@ def _locked(path: Path) -> contextlib.AbstractContextManager[int]:
     return locked(open_regular(path.with_name(f"{path.name}.lock"), flags), _LOCK_TIMEOUT_S)
 
 
-_PREFIX = "gpu-"
-
-
 @dataclass(frozen=True, kw_only=True)
 class KnownGpu:
     """What identifies a GPU."""
@@ -356,6 +354,8 @@ class KnownGpu:
     index: int | None
     #: The serial number of the board; None if it has none, or is not known.
     serial: str | None
+    #: The PCI address that it has, or had last; empty if that is not known.
+    pci_bus_id: str = ""
     #: Whether a running daemon has it; None if none runs, so that nothing is read.
     present: bool | None
 
@@ -365,8 +365,8 @@ def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[st
 
     Args:
         selectors: Comma lists of indices and ranges of them, UUIDs or their unique beginnings, with
-            or without ``GPU-``, and serial numbers. An index is that of a present GPU, if one has
-            it: those that were replaced keep the index that they had.
+            or without ``GPU-``, PCI addresses, and serial numbers. An index or address is that of a
+            present GPU, if one has it: those that were replaced keep what they had.
         gpus: The GPUs to choose from.
 
     Raises:
@@ -394,10 +394,7 @@ def _no_such_gpu(what: str, gpus: Sequence[KnownGpu]) -> NoSuchGpuError:
 
 
 def _matches(selector: str, gpu: KnownGpu) -> bool:
-    if selector.isascii() and selector.isdigit():
-        return selector == gpu.serial or (selector.lstrip("0") or "0") == str(gpu.index)
-    start = selector.lower().removeprefix(_PREFIX)
-    return bool(start) and gpu.uuid.lower().removeprefix(_PREFIX).startswith(start)
+    return selector == gpu.serial or is_named(gpu, selector)
 
 
 #: What is added to a GPU in a list of them, by whether it is present.
@@ -413,4 +410,4 @@ def _choices(gpus: Sequence[KnownGpu]) -> str:
         f"{f'  serial {gpu.serial}' if gpu.serial else ''}{_STANDING[gpu.present]}"
         for gpu in gpus
     ]
-    return "\n".join(["Choose by index, UUID or serial number:", *lines])
+    return "\n".join(["Choose by index, UUID, PCI address or serial number:", *lines])

@@ -30,6 +30,7 @@ from sentinel.protocol.counters import (
     DriverVersion,
     PciInventory,
 )
+from sentinel.protocol.gpu_names import device_of
 from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, slots_of
 
 #: NVML's name of each call by its name on the board, for people who search for what hung.
@@ -169,11 +170,11 @@ def pci_addresses(spec: CountersSpec, listed: Collection[str | None]) -> tuple[s
         spec: Where the kernel and the driver list the devices.
         listed: The addresses that NVML lists. Only other devices are opened, which may take long.
     """
-    known = {address.upper() for address in listed if address is not None}
+    known = {device_of(address) for address in listed if address is not None}
     return tuple(
         address
         for folder, address in _pci_gpus(Path(spec.sysfs))
-        if address in known or not _is_hidden(folder, spec)
+        if device_of(address) in known or not _is_hidden(folder, spec)
     )
 
 

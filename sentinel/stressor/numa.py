@@ -16,6 +16,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from sentinel.protocol.gpu_names import parse_address
+
 SYSFS = Path("/sys")
 
 #: The numbers of set_mempolicy and get_mempolicy, by machine.
@@ -46,10 +48,9 @@ def places_of(pci_bus_id: str, sysfs: Path = SYSFS) -> tuple[Place | None, Place
     Returns:
         Both, each maybe None, and why there is no first one, else empty.
     """
-    domain, _, rest = pci_bus_id.lower().partition(":")
     nodes = sysfs / "devices/system/node"
     try:
-        device = sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}"
+        device = sysfs / "bus/pci/devices" / str(parse_address(pci_bus_id))
         local = int((device / "numa_node").read_text())
         if local < 0:
             return None, None, f"the host names no NUMA node of this GPU (numa_node {local})"

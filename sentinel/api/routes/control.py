@@ -142,7 +142,13 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
 def _known(context: ApiContext) -> list[KnownGpu]:
     """List the GPUs of the daemon, and those of which it has stored verified work."""
     here = [
-        KnownGpu(uuid=view.uuid, index=view.index, serial=view.serial, present=True)
+        KnownGpu(
+            uuid=view.uuid,
+            index=view.index,
+            serial=view.serial,
+            pci_bus_id=view.pci_bus_id,
+            present=True,
+        )
         for view in context.views.gpus
     ]
     present = {gpu.uuid for gpu in here}

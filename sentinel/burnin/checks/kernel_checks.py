@@ -21,8 +21,9 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.xid_checks import SEVERITIES, judge_xids
-from sentinel.burnin.kernel_faults import PAIRED_S, KernelFault, device_of, distinct
+from sentinel.burnin.kernel_faults import PAIRED_S, KernelFault, distinct
 from sentinel.burnin.xids import XidEvent
+from sentinel.protocol.gpu_names import device_of
 
 TABLE = Table()
 

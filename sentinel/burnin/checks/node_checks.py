@@ -35,6 +35,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.required_readings import why_unread
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import device_of
 from sentinel.units import format_count
 
 TABLE = Table()
@@ -73,8 +74,8 @@ def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
 def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
     """Select the GPUs on the PCI bus that NVML does not list."""
-    listed = {gpu.pci_bus_id.upper() for gpu in gpus if gpu.pci_bus_id is not None}
-    return [address for address in devices if address.upper() not in listed]
+    listed = {device_of(gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None}
+    return [address for address in devices if device_of(address) not in listed]
 
 
 #: Models with several GPUs on a board (NVIDIA's data sheets).

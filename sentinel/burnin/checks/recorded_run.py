@@ -23,14 +23,15 @@ from sentinel.burnin.checks.check import Table
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.checks.node_checks import MOMENT
-from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device, is_same_device
+from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
 from sentinel.burnin.record import GpuRecord, load
 from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
-from sentinel.burnin.xids import XidEvent, is_of
+from sentinel.burnin.xids import XidEvent
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.counters import Counters, HostCounters
+from sentinel.protocol.gpu_names import is_same_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +220,7 @@ def _faults_of(
 
 
 def _is_xid_of(gpu: Counters | None, xid: XidEvent) -> bool:
-    return gpu is not None and gpu.pci_bus_id is not None and is_of(xid, gpu.pci_bus_id)
+    return gpu is not None and is_same_device(xid.pci_bus_id, gpu.pci_bus_id)
 
 
 def load_references() -> dict[str, tuple[Reference, ...]]:

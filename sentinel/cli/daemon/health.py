@@ -52,7 +52,8 @@ _HOUR_S = 3600.0
     metavar="GPU",
     multiple=True,
     callback=options.selectors,
-    help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
+    help="Take the wrong results of a repaired GPU as known: by index, UUID, PCI address or serial"
+    " number.",
 )
 @click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
 @click.option(

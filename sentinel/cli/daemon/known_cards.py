@@ -153,6 +153,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             uuid=gpu.uuid,
             index=gpu.index,
             serial=gpu.serial,
+            pci_bus_id=gpu.pci_bus_id,
             present=True,
             name=gpu.name,
             verified=gpu.verified or (known.verified if known is not None else None),
@@ -161,7 +162,12 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         )
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or Card(
-            uuid=uuid, index=last.index, serial=last.serial, present=otherwise, name=last.model
+            uuid=uuid,
+            index=last.index,
+            serial=last.serial,
+            pci_bus_id=last.pci_bus_id or "",
+            present=otherwise,
+            name=last.model,
         )
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))

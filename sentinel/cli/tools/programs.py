@@ -18,7 +18,7 @@ from sentinel.fleet.job_gpus import (
     end_lost,
     end_unused,
     gpus_of_job,
-    numbers_of_job,
+    names_of_job,
     read_gres,
     release_job,
     reserve_for_job,
@@ -68,12 +68,12 @@ def prolog(folder: Path, wait: float, seconds: float | None) -> int:
     burn-in has failed, or it has computed wrong results. Anything else is exit code 0, also if no
     daemon runs or a foreign process uses the GPU.
     """
-    job, numbers = os.environ.get("SLURM_JOB_ID", ""), numbers_of_job(os.environ)
-    if not job.isdecimal() or not numbers:
+    job, names = os.environ.get("SLURM_JOB_ID", ""), names_of_job(os.environ)
+    if not job.isdecimal() or not names:
         return int(ExitCode.OK)
     client = connect()
     try:
-        gpus = _find(numbers, client.status().gpus)
+        gpus = _find(names, client.status().gpus)
         if found := faults(gpus):
             click.echo(f"{PREFIX} {'; '.join(found.values())}")
             return int(ExitCode.FAIL)
@@ -90,7 +90,7 @@ def prolog(folder: Path, wait: float, seconds: float | None) -> int:
     return int(ExitCode.OK)
 
 
-def _find(numbers: tuple[int, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatus, ...]:
+def _find(names: tuple[str, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatus, ...]:
     """Find the GPUs of a job among those of the daemon."""
     gres: tuple[int | None, ...] = ()
     try:
@@ -99,7 +99,7 @@ def _find(numbers: tuple[int, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuSta
         _say(f"{error.what}; taking Slurm's numbers of GPUs for NVML's indices")
     simulated = os.environ.get(SIMULATED)
     addresses = addresses_by_minor(Path(simulated) if simulated else DRIVER_FILES)
-    return gpus_of_job(numbers, gres, addresses, gpus)
+    return gpus_of_job(names, gres, addresses, gpus)
 
 
 @slurm_command.command("epilog")

@@ -17,12 +17,10 @@ from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.kernel_faults import (
     SAME_S,
     KernelFault,
-    device_of,
     distinct,
     find_address,
     foreign,
     is_of_device,
-    is_same_device,
     parse_fault,
 )
 from sentinel.burnin.ocp import ocp_lines
@@ -41,6 +39,7 @@ from sentinel.host.verified_store import (
     save,
 )
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import device_of, is_same_device
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.example_run import ExampleRun, judged
 

@@ -26,7 +26,7 @@ from sentinel.fleet.job_gpus import (
     end_unused,
     expand,
     gpus_of_job,
-    numbers_of_job,
+    names_of_job,
     parse_gres,
     release_job,
     reserve_for_job,
@@ -324,43 +324,44 @@ ADDRESSES = {0: "0000:03:00.0", 1: "0000:01:00.0", 2: "0000:02:00.0", 9: "0000:9
 
 
 @pytest.mark.parametrize(
-    ("numbers", "gres", "addresses", "found"),
+    ("names", "gres", "addresses", "found"),
     [
         # The first place is /dev/nvidia2, which is the second GPU on the bus.
-        ([0], [2, 1, 0], ADDRESSES, [1]),
-        ([0, 2], [2, 1, 0], ADDRESSES, [1, 2]),
+        (["0"], [2, 1, 0], ADDRESSES, [1]),
+        (["0", "2"], [2, 1, 0], ADDRESSES, [1, 2]),
         # The list lacks /dev/nvidia0.
-        ([0], [1, 2], ADDRESSES, [0]),
+        (["0"], [1, 2], ADDRESSES, [0]),
         # A GPU that the daemon does not have.
-        ([0, 1], [9, 1], ADDRESSES, [0]),
+        (["0", "1"], [9, 1], ADDRESSES, [0]),
         # Instances of one GPU.
-        ([0, 1, 2], [1, 1, 2], ADDRESSES, [0, 1]),
+        (["0", "1", "2"], [1, 1, 2], ADDRESSES, [0, 1]),
         # Without the list or the driver's files, a number is NVML's index.
-        ([2, 0], [], ADDRESSES, [2, 0]),
-        ([2, 0], [2, 1, 0], {}, [2, 0]),
-        ([1], [2, None], ADDRESSES, [1]),
-        ([7], [2, 1, 0], ADDRESSES, []),
+        (["2", "0"], [], ADDRESSES, [2, 0]),
+        (["2", "0"], [2, 1, 0], {}, [2, 0]),
+        (["1"], [2, None], ADDRESSES, [1]),
+        (["7"], [2, 1, 0], ADDRESSES, []),
     ],
 )
 def test_the_gpus_of_a_job(
-    numbers: Sequence[int],
+    names: Sequence[str],
     gres: Sequence[int | None],
     addresses: Mapping[int, str],
     found: list[int],
 ) -> None:
-    gpus = gpus_of_job(numbers, gres, addresses, [gpu(index) for index in range(3)])
+    gpus = gpus_of_job(names, gres, addresses, [gpu(index) for index in range(3)])
     assert [one.index for one in gpus] == found
 
 
 @pytest.mark.parametrize(
-    ("environment", "numbers"),
+    ("environment", "names"),
     [
-        ({"SLURM_JOB_GPUS": "0,2", "CUDA_VISIBLE_DEVICES": "5"}, (0, 2)),
-        ({"CUDA_VISIBLE_DEVICES": "5"}, (5,)),
+        ({"SLURM_JOB_GPUS": "0,2", "CUDA_VISIBLE_DEVICES": "5"}, ("0", "2")),
+        ({"CUDA_VISIBLE_DEVICES": "5"}, ("5",)),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, ()),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-12ab,MIG-GPU-1"}, ("GPU-12ab",)),
         ({"SLURM_JOB_GPUS": ""}, ()),
         ({}, ()),
     ],
 )
-def test_the_numbers_of_a_job(environment: Mapping[str, str], numbers: tuple[int, ...]) -> None:
-    assert numbers_of_job(environment) == numbers
+def test_the_names_of_a_job(environment: Mapping[str, str], names: tuple[str, ...]) -> None:
+    assert names_of_job(environment) == names
