@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -17,7 +18,6 @@ from sentinel.api.counters import Counters
 from sentinel.api.event_streams import ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.history import History
-from sentinel.api.history_queries import Source
 from sentinel.api.metrics_page import MetricsPage
 from sentinel.api.notifier import ABOUT as NOTIFY_ABOUT
 from sentinel.api.notifier import Notifier
@@ -241,7 +241,7 @@ class ClientHistory:
         self._history = context.history
         self._take = partial(state.take_turn, user=state.user, level=state.level)
 
-    async def query(self, function: Callable[[Source, float], T]) -> T:
+    async def query(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query, as :meth:`History.query` does."""
         return await self._history.query(function, self._take)
 

@@ -1,4 +1,4 @@
-"""The history: its database, the rows that wait for it, and the thread that writes them."""
+"""The history: its database, and the thread that writes it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import contextlib
 import math
 import sqlite3
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from sentinel.api import history_tables
 from sentinel.api.bodies import ProblemError
 from sentinel.api.event_streams import LoggedEvent
-from sentinel.api.history_queries import Source
-from sentinel.api.history_recorder import MAX_GAP_S, Batch, Recorder, TimedRecord, Use
+from sentinel.api.history_recorder import Batch, Recorder, TimedRecord
 from sentinel.api.history_tables import PAGE_BYTES, InvalidFileError, transaction
 from sentinel.api.turns import Turns
 from sentinel.host.paths import identity
@@ -28,23 +27,35 @@ from sentinel.protocol.views import GpuView
 
 T = TypeVar("T")
 
-#: The size of a history without a file, and of the rows that wait for one: the last hour of a
-#: dozen GPUs, and more of fewer.
+#: The file's name in the state folder.
+FILE_NAME = "history.db"
+#: The size of a history without a file: the last hour of a dozen GPUs, and more of fewer.
 MEMORY_BYTES = 16 * 2**20
+
 #: The pause after an error of the file.
 _RETRY_S = 5.0
 #: The longest pause between two processes without a gap in the ticks, in seconds.
 _MAX_PAUSE_S = 60
 #: SQLite's permanent errors: SQLITE_CORRUPT and SQLITE_NOTADB.
 _PERMANENT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-#: The size limit of a transaction that is never written.
-_UNLIMITED_BYTES = 2**40
+
+#: The interval of writes; a killed API process loses this much.
+WRITE_INTERVAL_S = 2.0
+#: Bounds of the queue for a slow disk: records, and bytes of events. The oldest are dropped.
+_MAX_QUEUED = 8192
+_MAX_QUEUED_BYTES = 4 * 2**20
+#: The time for a query, and for the last write.
+_QUERY_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 0.5
+#: The duration of a write after which a warning is logged.
+_STUCK_AFTER_S = 30.0
 
 
 class Database:
     """One database, for use in one thread.
 
-    Batches wait in memory until the file takes them. Queries see them meanwhile.
+    While the file cannot be written, a database in memory stands in for it: queries see what was
+    recorded since, and the file gets it once it can be written.
 
     Args:
         path: The file; None keeps everything in memory.
@@ -53,33 +64,30 @@ class Database:
 
     def __init__(self, path: Path | None, size: int) -> None:
         self._path = path
-        self._size = MEMORY_BYTES if path is None else history_tables.database_bytes(size)
-        #: None while the file cannot be opened.
-        self._connection = history_tables.open_memory(MEMORY_BYTES) if path is None else None
-        #: The batches that are not in the database, oldest first.
-        self._waiting: deque[Batch] = deque()
-        #: The ticks of the database minus the monotonic clock.
+        self._size = history_tables.database_bytes(size)
+        self._recorder = Recorder()
+        self._memory = history_tables.open_memory(MEMORY_BYTES)
+        #: The open file, or None; its identity, and that of its write-ahead log.
+        self._file: sqlite3.Connection | None = None
+        self._file_identity: tuple[int, int] | None = None
+        self._wal_identity: tuple[int, int] | None = None
+        #: The ticks of the file minus those in memory, which are of the monotonic clock.
         self._tick_offset = 0
-        #: The first tick that this process writes.
-        self._first_tick = 0
-        #: The identities of the file and its write-ahead log, and whether the file had content.
-        self._file: tuple[int, int] | None = None
-        self._wal: tuple[int, int] | None = None
-        self._has_pages = False
+        #: Whether the memory is in use.
+        self._in_memory = True
         self._retry_at = -math.inf
         self._warned = False
         #: Warnings about the file, until the caller takes them.
         self.warnings: list[str] = []
-        #: Uses that were current at the last write, until the caller takes them.
-        self.resumed: list[Use] = []
 
     def close(self) -> None:
         """Close the database; it cannot be used afterwards."""
-        if self._connection is not None:
-            self._connection.close()
+        self._memory.close()
+        if self._file is not None:
+            self._file.close()
 
     def open(self, now: float, wall: float) -> None:
-        """Open the file if necessary, and write the rows that wait for it.
+        """Open the file if necessary, and move the rows in memory to it.
 
         Args:
             now: The time of the monotonic clock.
@@ -88,184 +96,121 @@ class Database:
         if self._path is None or now < self._retry_at:
             return
         try:
-            if self._connection is not None:
-                self._check_file(self._path, self._connection, now)
-            if self._connection is None:
-                self._open(self._path, now, wall)
+            if self._file is not None:
+                self._check_file(self._path, self._file)
+            if self._file is None:
+                self._file = self._open(self._path, now, wall)
+            if self._in_memory:
+                self._move_to(self._file)
         except InvalidFileError as error:
             self._set_aside(str(error), now)
         except (sqlite3.Error, OSError) as error:
             self._failed(error, now)
-        else:
-            self._write_waiting(now)
+
+    def record(self, records: Sequence[TimedRecord], now: float, wall: float) -> None:
+        """Open the file if necessary, and write views and events."""
+        self.open(now, wall)
+        if records:
+            self.write(self._recorder.build_batch(records, now), now)
 
     def write(self, batch: Batch, now: float) -> None:
-        """Write a batch or, if that fails, keep it until the next attempt."""
-        if self._waiting:
-            self._waiting[-1].current.clear()  # the new batch has them again
-        self._waiting.append(batch)
-        self._write_waiting(now)
-        while sum(waiting.size for waiting in self._waiting) > MEMORY_BYTES:
-            self._waiting.popleft()
-
-    def query(self, function: Callable[[Source], T], now: float) -> T:
-        """Run a query on all rows or, if the file fails, on a part of them.
-
-        That are those of the file if it can only be read, as while another program keeps its lock;
-        otherwise those that wait for it.
+        """Write a batch in one transaction, and delete old rows.
 
         Raises:
             sqlite3.Error: Even the memory failed.
         """
-        if self._connection is not None:
+        if self._file is not None and not self._in_memory:
             try:
-                with self._waiting_inserted(self._connection):
-                    return function(self._source(self._connection))
+                _insert(self._file, self._size, batch, now, self._tick_offset)
             except sqlite3.Error as error:
                 self._failed(error, now)
-        if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                return function(self._source(self._connection))
-        with contextlib.closing(history_tables.open_memory(_UNLIMITED_BYTES)) as memory:
-            for batch in self._waiting:
-                history_tables.insert(memory, batch, 0)
-            return function(Source(memory, 0, 0))
-
-    def _source(self, connection: sqlite3.Connection) -> Source:
-        return Source(connection, self._tick_offset, self._first_tick)
-
-    # --- rows --------------------------------------------------------------------------------
-
-    def _write_waiting(self, now: float) -> None:
-        """Write the waiting batches, each in a transaction of its own, and delete old rows."""
-        if self._connection is None or now < self._retry_at:
-            return
-        try:
-            while self._waiting:
-                self._insert(self._connection, self._waiting[0], now)
-                self._waiting.popleft()
-                self._warned = False
-                history_tables.trim(self._connection, self._size)
-        except sqlite3.Error as error:
-            self._failed(error, now)
-        except Exception:
-            self._waiting.popleft()  # a bug: it would fail again
-            raise
-
-    def _insert(self, connection: sqlite3.Connection, batch: Batch, now: float) -> None:
-        """Insert a batch; if the database is full, delete old rows first.
-
-        Raises:
-            sqlite3.Error: Nothing was written.
-        """
-        for may_trim in (True, False):
-            try:
-                with transaction(connection):
-                    history_tables.insert(connection, batch, self._tick_offset)
-                    history_tables.thin(connection, int(now) + self._tick_offset)
-            except sqlite3.Error as error:
-                is_full = _code(error) == sqlite3.SQLITE_FULL
-                if not (may_trim and is_full and history_tables.trim(connection, self._size)):
-                    raise
             else:
                 return
+        _insert(self._memory, MEMORY_BYTES, batch, now, 0)
 
-    @contextlib.contextmanager
-    def _waiting_inserted(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Insert the waiting batches for one query, in a transaction that is never written."""
-        if not self._waiting:
-            yield
-            return
-        history_tables.limit_size(connection, _UNLIMITED_BYTES)
-        try:
-            with transaction(connection, end="ROLLBACK"):
-                for batch in self._waiting:
-                    history_tables.insert(connection, batch, self._tick_offset)
-                yield
-        finally:
-            history_tables.limit_size(connection, self._size)
+    def query(self, function: Callable[[sqlite3.Connection], T], now: float) -> T:
+        """Run a query; if the file is damaged, on the memory that replaces it.
+
+        Raises:
+            sqlite3.Error: The file cannot be read, or even the memory failed.
+        """
+        if self._file is not None and not self._in_memory:
+            try:
+                return function(self._file)
+            except sqlite3.Error as error:
+                if _code(error) not in _PERMANENT:
+                    raise
+                self._set_aside(str(error), now)
+        return function(self._memory)
 
     # --- the file ----------------------------------------------------------------------------
 
-    def _open(self, path: Path, now: float, wall: float) -> None:
-        connection = history_tables.open_file(path, self._size)
+    def _open(self, path: Path, now: float, wall: float) -> sqlite3.Connection:
+        file = history_tables.open_file(path, self._size)
         try:
-            self._tick_offset, self._first_tick = self._first_ticks(connection, now)
-            self._file, self._wal, self._has_pages = identity(path), None, False
-            self._resume_uses(connection, now, wall)
+            _, last = history_tables.ticks(file)
+            first, _ = history_tables.ticks(self._memory)
+            uses = history_tables.current_uses(file, now, wall)
         except BaseException:
-            connection.close()
+            file.close()
             raise
-        self._connection = connection
+        self._file_identity, self._wal_identity = identity(path), None
+        earliest = int(now) - _MAX_PAUSE_S
+        earliest = earliest if first is None else min(first, earliest)
+        self._tick_offset = 0 if last is None else last + 1 - earliest
+        for use in uses:
+            self._recorder.uses.resume(use)
+        return file
 
-    def _check_file(self, path: Path, connection: sqlite3.Connection, now: float) -> None:
-        """Notice that another program removed, replaced or truncated what is open."""
+    def _move_to(self, file: sqlite3.Connection) -> None:
+        """Use the file, with the rows that are in memory.
+
+        Raises:
+            sqlite3.Error: The file does not take them; nothing has changed.
+        """
+        _write(file, self._size, partial(history_tables.copy, self._memory, self._tick_offset))
+        self._memory.close()
+        self._memory = history_tables.open_memory(MEMORY_BYTES)
+        self._in_memory = self._warned = False
+
+    def _check_file(self, path: Path, file: sqlite3.Connection) -> None:
+        """Notice that another program removed or replaced what is open.
+
+        Raises:
+            InvalidFileError: It was truncated.
+        """
         wal = identity(_beside(path, "-wal"))
-        if identity(path) != self._file:
+        if identity(path) != self._file_identity:
             self.warnings.append(
                 f"{path}: another program removed or replaced it; a new one is used"
             )
             self._disconnect()
-        elif path.stat().st_size < PAGE_BYTES and self._has_pages:
-            self._set_aside("another program truncated it", now)
-        elif wal != self._wal and self._wal is not None:
+        elif path.stat().st_size < PAGE_BYTES:
+            raise InvalidFileError("another program truncated it")
+        elif wal != self._wal_identity and self._wal_identity is not None:
             # SQLite goes on in the removed file, which only it can read: its rows are saved.
             result = "its readings were saved"
             try:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except sqlite3.Error as error:
                 result = f"its readings are lost: {error}"
             self.warnings.append(f"{path}-wal: another program removed or replaced it; {result}")
             self._disconnect()
         else:
-            self._wal = wal
-            self._has_pages = self._has_pages or path.stat().st_size >= PAGE_BYTES
-
-    def _first_ticks(self, connection: sqlite3.Connection, now: float) -> tuple[int, int]:
-        """Compute the tick offset and the first tick that follow those in the file."""
-        newest = [
-            connection.execute(f"SELECT max(tick) FROM {table}").fetchone()[0]
-            for table in ("seconds", "minutes")
-        ]
-        last = max((tick for tick in newest if tick is not None), default=None)
-        if last is None:
-            return 0, 0
-        seconds = [second for batch in self._waiting for second, _ in batch.samples]
-        return last + 1 - min([int(now) - _MAX_PAUSE_S, *seconds]), last + 1
-
-    def _resume_uses(self, connection: sqlite3.Connection, now: float, wall: float) -> None:
-        """Read the current uses; those that were seen too long ago have ended."""
-        connection.execute("UPDATE uses SET open = 0 WHERE open AND until < ?", (wall - MAX_GAP_S,))
-        for uuid, index, began, pid, started, ours, who, user, until in connection.execute(
-            "SELECT uuid, idx, began, pid, started, ours, who, user, until"
-            " FROM uses JOIN gpus USING (gpu) WHERE open"
-        ):
-            seen = min(now, now - wall + until)
-            key = (bool(ours), None if pid < 0 else pid, None if started < 0 else started)
-            use = Use(
-                gpu=uuid,
-                index=index,
-                key=key,
-                who=who,
-                user=user,
-                began=began,
-                first=seen - max(0.0, until - began),
-                seen=seen,
-            )
-            self.resumed.append(use)
+            self._wal_identity = wal
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
+        if self._file is not None:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-        self._connection = self._file = None
+                self._file.close()
+        self._file, self._in_memory = None, True
 
     def _failed(self, error: sqlite3.Error | OSError, now: float) -> None:
-        """Wait for a while, or replace a damaged file."""
+        """Use the memory for a while, or replace a damaged file."""
         if _code(error) in _PERMANENT:
             self._set_aside(str(error), now)
             return
-        self._retry_at = now + _RETRY_S
+        self._in_memory, self._retry_at = True, now + _RETRY_S
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         self._warn_once(f"{self._path}: cannot be written: {why}; the last hour is kept in memory")
 
@@ -295,31 +240,6 @@ class Database:
         self._warned = True
 
 
-def _code(error: Exception) -> int:
-    """Read SQLite's code of an error, without its details."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _beside(path: Path, end: str) -> Path:
-    """Return the path of a file that SQLite keeps beside a database."""
-    return path.with_name(path.name + end)
-
-
-#: The file's name in the state folder.
-FILE_NAME = "history.db"
-
-#: The interval of writes; a killed API process loses this much.
-WRITE_INTERVAL_S = 2.0
-#: Bounds of the queue for a slow disk: records, and bytes of events. The oldest are dropped.
-_MAX_QUEUED = 8192
-_MAX_QUEUED_BYTES = 4 * 2**20
-#: The time for a query, and for the last write.
-_QUERY_TIMEOUT_S = 5.0
-_CLOSE_TIMEOUT_S = 0.5
-#: The duration of a write after which a warning is logged.
-_STUCK_AFTER_S = 30.0
-
-
 class History:
     """The history of views and events; used in the event loop, which never waits for a disk.
 
@@ -338,8 +258,7 @@ class History:
         self._turns = Turns()
         self._thread = ThreadPoolExecutor(1, "history")
         self._thread.submit(int)  # starts the thread: a host without one is known at once
-        # Used in the thread only.
-        self._recorder = Recorder()
+        #: Used in the thread only.
         self._database: Database | None = None
 
     def add(self, record: GpuView | LoggedEvent) -> None:
@@ -370,13 +289,13 @@ class History:
 
     async def query(
         self,
-        function: Callable[[Source, float], T],
+        function: Callable[[sqlite3.Connection], T],
         take_turn: Callable[[Turns], Awaitable[bool]],
     ) -> T:
         """Run a query on everything that was added before.
 
         Args:
-            function: Called with the database and the time of the monotonic clock.
+            function: Called with the database.
             take_turn: Waits for the client's turn to read; False if the client has disconnected.
 
         Raises:
@@ -414,32 +333,71 @@ class History:
         warnings, database.warnings = database.warnings, []
         return warnings
 
-    def _read(self, function: Callable[[Source, float], T]) -> T:
+    def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """Write the queue, then run a query.
 
         Raises:
             sqlite3.Error: The query failed.
         """
-        database = self._write()
-        now = time.monotonic()
-        return database.query(lambda source: function(source, now), now)
+        return self._write().query(function, time.monotonic())
 
     def _close(self) -> None:
         """Write the queue, and close the file."""
         self._write().close()
 
     def _write(self) -> Database:
-        now = time.monotonic()
         if self._database is None:  # created here, since SQLite binds it to this thread
             self._database = Database(self._path, self._size)
-        self._database.open(now, time.time())
-        for use in self._database.resumed:
-            self._recorder.uses.resume(use)
-        self._database.resumed.clear()
         records = []
         with contextlib.suppress(IndexError):  # empty; the event loop may have cleared it
             while True:
                 records.append(self._queue.popleft())
-        if records:
-            self._database.write(self._recorder.build_batch(records, now), now)
+        self._database.record(records, time.monotonic(), time.time())
         return self._database
+
+
+def _insert(
+    connection: sqlite3.Connection, size: int, batch: Batch, now: float, tick_offset: int
+) -> None:
+    """Write a batch, and delete old rows.
+
+    Raises:
+        sqlite3.Error: Nothing was written.
+    """
+
+    def insert(connection: sqlite3.Connection) -> None:
+        history_tables.insert(connection, batch, tick_offset)
+        history_tables.thin(connection, int(now) + tick_offset)
+
+    _write(connection, size, insert)
+
+
+def _write(
+    connection: sqlite3.Connection, size: int, statements: Callable[[sqlite3.Connection], None]
+) -> None:
+    """Run statements in a transaction; if the database is full, delete old rows first.
+
+    Raises:
+        sqlite3.Error: Nothing was written.
+    """
+    for may_trim in (True, False):
+        try:
+            with transaction(connection):
+                statements(connection)
+        except sqlite3.Error as error:
+            is_full = _code(error) == sqlite3.SQLITE_FULL
+            if not (may_trim and is_full and history_tables.trim(connection, size)):
+                raise
+        else:
+            break
+    history_tables.trim(connection, size)
+
+
+def _code(error: Exception) -> int:
+    """Read SQLite's code of an error, without its details."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _beside(path: Path, end: str) -> Path:
+    """Return the path of a file that SQLite keeps beside a database."""
+    return path.with_name(path.name + end)

@@ -24,16 +24,22 @@ _HOUR_S, _MINUTE_S = 3600, 60
 #: The size of all lines of events in one response, in characters.
 MAX_TEXT_LENGTH = 8 * 2**20
 
+#: Fields of an event that are not repeated in ``fields``.
+_SEPARATE_FIELDS = {"event", "time", "at", "gpu", "index"}
+#: Significant decimals; rates are not rounded.
+_DECIMALS = 3
+_RATES = {"iterations_per_s", "flops_per_s", "bytes_per_s"}
+#: The range of datetime, in seconds since the epoch.
+_MIN_TIME, _MAX_TIME = -62_135_596_800.0, 253_402_300_799.0
 
-@dataclass(frozen=True)
-class Source:
-    """The database of a query."""
-
-    connection: sqlite3.Connection
-    #: Its ticks minus the monotonic clock, in seconds.
-    tick_offset: int
-    #: The first tick that this process wrote; earlier ones are of other processes.
-    first_tick: int
+#: The smallest number of readings, one a second: with fewer, one flicker by a degree would decide.
+MIN_SAMPLES = 10
+#: A smaller change of the line is no trend: NVML reports whole degrees (nvmlDeviceGetTemperature),
+#: so it may be rounding.
+MIN_CHANGE_C = 1.0
+#: Readings in a smaller range are stable: the smallest distance between two default thresholds of
+#: health (85 and 90), so that a stable GPU is within one threshold.
+STABLE_RANGE_C = 5.0
 
 
 def step_for(span: float, points: int) -> int:
@@ -69,7 +75,9 @@ _READINGS = (
 )
 
 
-def readings(source: Source, uuid: str, since: int, until: int, step: int) -> list[dict[str, Any]]:
+def readings(
+    connection: sqlite3.Connection, uuid: str, since: int, until: int, step: int
+) -> list[dict[str, Any]]:
     """Read the readings of a GPU, one for each ``step`` seconds that have any.
 
     Times are seconds since the epoch.
@@ -78,7 +86,7 @@ def readings(source: Source, uuid: str, since: int, until: int, step: int) -> li
         Dicts of MINUTE_COLUMNS, ``at`` and ``seconds``, the number of seconds with a reading.
     """
     columns = ", ".join(map(_aggregate, MINUTE_COLUMNS))
-    found = source.connection.execute(
+    found = connection.execute(
         f"SELECT (at - :since) / :step AS number, sum(n), {columns}"
         f" FROM ({_READINGS}) GROUP BY number ORDER BY number",
         {"gpu": gpu_key(uuid), "since": since, "until": until, "step": step},
@@ -89,39 +97,30 @@ def readings(source: Source, uuid: str, since: int, until: int, step: int) -> li
     ]
 
 
-def temperatures(
-    source: Source, uuid: str, now: float, wall: float, seconds: int
-) -> list[tuple[int, int]]:
-    """Read the temperatures of a GPU in the last ``seconds``.
-
-    Args:
-        source: The database.
-        uuid: The GPU.
-        now: The time of the monotonic clock.
-        wall: The same time in seconds since the epoch.
-        seconds: How far to look back.
+def temperatures(connection: sqlite3.Connection, uuid: str, since: float) -> list[tuple[int, int]]:
+    """Read the temperatures of a GPU since a time, or since the clock was set back after it.
 
     Returns:
-        Pairs of the second of the monotonic clock and degrees Celsius, oldest first.
+        Pairs of seconds since the epoch and degrees Celsius, oldest first.
     """
-    of_gpu = "FROM seconds WHERE gpu = ? AND temperature_c IS NOT NULL"
-    gpu, offset = gpu_key(uuid), source.tick_offset
-    current: list[tuple[int, int]] = source.connection.execute(
-        f"SELECT tick - ?, temperature_c {of_gpu} AND tick > ? AND tick >= ? ORDER BY tick",
-        (offset, gpu, int(now) + offset - seconds, source.first_tick),
-    ).fetchall()
-    # By the wall clock: ticks do not include the time between two processes.
-    earlier: list[tuple[int, int]] = source.connection.execute(
-        f"SELECT at - ?, temperature_c {of_gpu} AND at > ? AND tick < ? ORDER BY at",
-        (int(wall) - int(now), gpu, int(wall) - seconds, source.first_tick),
-    ).fetchall()
-    # If the wall clock was set back, rows of earlier processes would follow the current ones.
-    until = current[0][0] if current else int(now) + 1
-    return [reading for reading in earlier if reading[0] < until] + current
+    found: list[tuple[int, int]] = []
+    for at, degrees in connection.execute(
+        "SELECT at, temperature_c FROM seconds"
+        " WHERE gpu = ? AND at > ? AND temperature_c IS NOT NULL ORDER BY tick DESC",
+        (gpu_key(uuid), int(since)),
+    ):
+        if found and at > found[-1][0]:
+            break
+        found.append((at, degrees))
+    return found[::-1]
 
 
 def events(
-    source: Source, uuid: str | None, since: float, names: Collection[str] | None, limit: int
+    connection: sqlite3.Connection,
+    uuid: str | None,
+    since: float,
+    names: Collection[str] | None,
+    limit: int,
 ) -> list[tuple[float, str]]:
     """Read the time and line of the last events, oldest first; ``names`` None is all."""
     wanted = {f"name{number}": name for number, name in enumerate(names or ())}
@@ -130,7 +129,7 @@ def events(
         where += f" AND name IN ({', '.join(f':{key}' for key in wanted)})"
     found: list[tuple[float, str]] = []
     length = 0
-    for at, line in source.connection.execute(
+    for at, line in connection.execute(
         f"SELECT at, line FROM events WHERE at >= :since{where}"
         " ORDER BY at DESC, id DESC LIMIT :limit",
         {"since": since, "gpu": gpu_key(uuid) if uuid else None, **wanted, "limit": limit},
@@ -157,10 +156,12 @@ class RecordedUse:
     open: int
 
 
-def uses(source: Source, uuid: str | None, since: float, limit: int) -> list[RecordedUse]:
+def uses(
+    connection: sqlite3.Connection, uuid: str | None, since: float, limit: int
+) -> list[RecordedUse]:
     """Read the last uses that were current after ``since``, oldest first."""
     where = " AND gpu = :gpu" if uuid else ""
-    found = source.connection.execute(
+    found = connection.execute(
         "SELECT uuid, idx, began, until, ours, who, nullif(pid, -1), user, open"
         f" FROM uses JOIN gpus USING (gpu) WHERE (until >= :since OR open){where}"
         " ORDER BY began DESC LIMIT :limit",
@@ -169,20 +170,12 @@ def uses(source: Source, uuid: str | None, since: float, limit: int) -> list[Rec
     return sorted((RecordedUse(*row) for row in found), key=lambda use: (use.began, use.index))
 
 
-def known_gpus(source: Source) -> dict[str, int]:
+def known_gpus(connection: sqlite3.Connection) -> dict[str, int]:
     """Read nvidia-smi's index of every GPU with a row, by UUID."""
-    return dict(source.connection.execute("SELECT uuid, idx FROM gpus").fetchall())
+    return dict(connection.execute("SELECT uuid, idx FROM gpus").fetchall())
 
 
 # --- responses ------------------------------------------------------------------------------
-
-#: Fields of an event that are not repeated in ``fields``.
-_SEPARATE_FIELDS = {"event", "time", "at", "gpu", "index"}
-#: Significant decimals; rates are not rounded.
-_DECIMALS = 3
-_RATES = {"iterations_per_s", "flops_per_s", "bytes_per_s"}
-#: The range of datetime, in seconds since the epoch.
-_MIN_TIME, _MAX_TIME = -62_135_596_800.0, 253_402_300_799.0
 
 
 def encode_readings(uuid: str, step: int, rows: Iterable[dict[str, Any]]) -> bytes:
@@ -250,15 +243,6 @@ def _encode(**fields: Any) -> bytes:
 
 
 # --- the trend of a temperature -------------------------------------------------------------
-
-#: The smallest number of readings, one a second: with fewer, one flicker by a degree would decide.
-MIN_SAMPLES = 10
-#: A smaller change of the line is no trend: NVML reports whole degrees (nvmlDeviceGetTemperature),
-#: so it may be rounding.
-MIN_CHANGE_C = 1.0
-#: Readings in a smaller range are stable: the smallest distance between two default thresholds of
-#: health (85 and 90), so that a stable GPU is within one threshold.
-STABLE_RANGE_C = 5.0
 
 
 def fit_trend(

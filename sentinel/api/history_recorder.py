@@ -38,19 +38,10 @@ SAMPLE_COLUMNS = (*RANGED, *MEANS, "health")
 #: From best to worst, so that the worst of a minute is the maximum.
 HEALTH_ORDER = tuple(GpuHealth)
 
-#: The approximate size of a row in memory, without texts.
-_ROW_BYTES = 800
 #: The maximum age of a GPU's figures.
 MAX_AGE_S = 5.0
 #: Events without further information: the readings have the same figures.
 _NOT_RECORDED = {"gpu.status"}
-
-Sample = tuple[float | None, ...]
-#: The time since the epoch, the name, the UUID or None, the line.
-EventRow = tuple[float, str, str | None, str]
-
-
-# --- uses -----------------------------------------------------------------------------------
 
 #: A use that is not seen for this long ended when it was seen last. A shorter gap continues it: the
 #: API process was replaced, or the GPU could not be read.
@@ -66,9 +57,15 @@ _ON_GPU = {"STARTING", "RUNNING", "STOPPING"}
 #: Rules by which a GPU is busy without a process.
 _RULES_WITHOUT_PROCESS = {"exclusive", "mig", "display", "leak"}
 
+Sample = tuple[float | None, ...]
+#: The time since the epoch, the name, the UUID or None, the line.
+EventRow = tuple[float, str, str | None, str]
 #: Identifies one of the simultaneous uses of a GPU: whether it is a stressor, the PID, its start.
 Key = tuple[bool, int | None, int | None]
 _UNIDENTIFIED: Key = (False, None, None)
+
+
+# --- uses -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,12 +217,6 @@ class Batch:
     current: list[Use] = field(default_factory=list)
     ended: list[Use] = field(default_factory=list)
     replaced: list[Use] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Its approximate size in memory, in bytes."""
-        rows = (self.samples, self.events, self.current, self.ended, self.replaced)
-        return sum(len(line) for *_, line in self.events) + _ROW_BYTES * sum(map(len, rows))
 
 
 class Recorder:

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sentinel.api.history_recorder import MAX_AGE_S, MEANS, RANGED, SAMPLE_COLUMNS, Batch, Use
+from sentinel.api.history_recorder import (
+    MAX_AGE_S,
+    MAX_GAP_S,
+    MEANS,
+    RANGED,
+    SAMPLE_COLUMNS,
+    Batch,
+    Use,
+)
 from sentinel.host.regular_file import open_regular
 
 Row = tuple[Any, ...]
@@ -85,6 +93,47 @@ PRAGMA user_version = {VERSION};
 """
 
 
+#: The columns of each table that rows come with.
+_COLUMNS = {
+    "gpus": ("gpu", "uuid", "idx", "name"),
+    "seconds": ("tick", "gpu", "at", *SAMPLE_COLUMNS),
+    "minutes": ("gpu", "tick", "at", "n", *MINUTE_COLUMNS),
+    "events": ("at", "name", "gpu", "line"),
+    "uses": ("began", "gpu", "pid", "started", "ours", "who", "user", "until", "open"),
+}
+#: Insert or replace a row.
+_INSERT = {
+    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)})"
+    f" VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in _COLUMNS.items()
+}
+#: Part of each batch and rarely changed: unchanged rows are not written again.
+_GPU = (
+    "INSERT INTO gpus (gpu, uuid, idx, name) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+    " SET idx = excluded.idx, name = excluded.name"
+    " WHERE idx != excluded.idx OR name != excluded.name"
+)
+_DELETE_USE = "DELETE FROM uses WHERE began = ? AND gpu = ? AND pid = ? AND started = ?"
+_SUMMARY = ", ".join(
+    [
+        *(f"avg({name}), min({name}), max({name})" for name in RANGED),
+        "sum(energy_j)",
+        *(f"avg({name})" for name in MEANS),
+        "max(health)",
+    ]
+)
+
+# The energy of a second is that since the previous reading: a GPU may be polled every two seconds,
+# so not each second has a reading. After a longer gap the energy is not known, and a reading counts
+# for its own second only. Before the first second is the last minute.
+_LAST_MINUTE = "(SELECT max(tick) FROM minutes AS minute WHERE minute.gpu = second.gpu)"
+_BEFORE = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {_LAST_MINUTE})"
+_IS_GAP = f"{_BEFORE} IS NULL OR tick - {_BEFORE} > {MAX_AGE_S}"
+_ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS energy_j"
+#: The seconds with their energy.
+SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"
+
+
 class InvalidFileError(Exception):
     """The file is not an intact history; the message says in what way."""
 
@@ -96,7 +145,7 @@ def open_memory(size: int) -> sqlite3.Connection:
     """Open an empty database in memory, of at most ``size`` bytes."""
     connection = _connect(":memory:")
     _create(connection)
-    limit_size(connection, size)
+    _limit_size(connection, size)
     return connection
 
 
@@ -119,17 +168,11 @@ def open_file(path: Path, size: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        connection.execute("PRAGMA cache_spill = OFF")  # only a commit writes: see Database.query
-        limit_size(connection, size)
+        _limit_size(connection, size)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def limit_size(connection: sqlite3.Connection, size: int) -> None:
-    """Set the size in bytes beyond which a write fails with SQLITE_FULL."""
-    connection.execute(f"PRAGMA max_page_count = {max(1, size // PAGE_BYTES)}")
 
 
 def database_bytes(size: int) -> int:
@@ -138,12 +181,12 @@ def database_bytes(size: int) -> int:
 
 
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, end: str = "COMMIT") -> Iterator[None]:
-    """Run statements in one transaction, which ends with COMMIT or, as after an error, ROLLBACK."""
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run statements in one transaction, which is rolled back after an error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
-        connection.execute(end)
+        connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -152,6 +195,11 @@ def transaction(connection: sqlite3.Connection, end: str = "COMMIT") -> Iterator
 
 def _connect(name: str) -> sqlite3.Connection:
     return sqlite3.connect(name, isolation_level=None, timeout=_LOCK_TIMEOUT_S)
+
+
+def _limit_size(connection: sqlite3.Connection, size: int) -> None:
+    """Set the size in bytes beyond which a write fails with SQLITE_FULL."""
+    connection.execute(f"PRAGMA max_page_count = {max(1, size // PAGE_BYTES)}")
 
 
 def _create(connection: sqlite3.Connection) -> None:
@@ -183,24 +231,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
 # --- rows enter ------------------------------------------------------------------------------
 
 
-def _into(table: str, columns: str) -> str:
-    """Write the statement that inserts or replaces a row of a table."""
-    values = ", ".join("?" for _ in columns.split(","))
-    return f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({values})"
-
-
-#: Part of each batch and rarely changed: unchanged rows are not written again.
-_GPU = (
-    "INSERT INTO gpus (gpu, uuid, idx, name) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
-    " SET idx = excluded.idx, name = excluded.name"
-    " WHERE idx != excluded.idx OR name != excluded.name"
-)
-_SECOND = _into("seconds", f"tick, gpu, at, {', '.join(SAMPLE_COLUMNS)}")
-_EVENT = _into("events", "at, name, gpu, line")
-_USE = _into("uses", "began, gpu, pid, started, ours, who, user, until, open")
-_DELETE_USE = "DELETE FROM uses WHERE began = ? AND gpu = ? AND pid = ? AND started = ?"
-
-
 def gpu_key(uuid: str) -> int:
     """Derive a GPU's key from its UUID, so that it is the same in every file."""
     return int.from_bytes(hashlib.blake2b(uuid.encode(), digest_size=6).digest(), "big")
@@ -220,19 +250,19 @@ def insert(connection: sqlite3.Connection, batch: Batch, tick_offset: int) -> No
     execute = connection.executemany
     execute(_GPU, ((gpu_key(uuid), uuid, *gpu) for uuid, gpu in batch.gpus.items()))
     execute(
-        _SECOND,
+        _INSERT["seconds"],
         (
             (second + tick_offset, gpu_key(uuid), at, *values)
             for (second, uuid), (at, values) in batch.samples.items()
         ),
     )
     execute(
-        _EVENT,
+        _INSERT["events"],
         ((at, name, uuid and gpu_key(uuid), line) for at, name, uuid, line in batch.events),
     )
     execute(_DELETE_USE, map(_use_key, batch.replaced))
-    execute(_USE, (_use(use, is_open=True) for use in batch.current))
-    execute(_USE, (_use(use, is_open=False) for use in batch.ended))
+    execute(_INSERT["uses"], (_use(use, is_open=True) for use in batch.current))
+    execute(_INSERT["uses"], (_use(use, is_open=False) for use in batch.ended))
 
 
 def _use_key(use: Use) -> Row:
@@ -246,33 +276,64 @@ def _use(use: Use, *, is_open: bool) -> Row:
     return *_use_key(use), int(use.key[0]), use.who, use.user, use.until, int(is_open)
 
 
-# --- seconds become minutes ------------------------------------------------------------------
+def copy(source: sqlite3.Connection, tick_offset: int, target: sqlite3.Connection) -> None:
+    """Copy all rows to a database with earlier ones, whose current uses have ended otherwise.
 
-_SUMMARY = ", ".join(
-    [
-        *(f"avg({name}), min({name}), max({name})" for name in RANGED),
-        "sum(energy_j)",
-        *(f"avg({name})" for name in MEANS),
-        "max(health)",
-    ]
-)
+    Args:
+        source: The connection to read.
+        tick_offset: The ticks of the target minus those of the source.
+        target: A connection in a transaction.
 
-
-def _energy_column() -> str:
-    """Write the column of ``seconds AS second`` with the joules since the previous reading.
-
-    A GPU may be polled every two seconds, so not each second has a reading. After a longer gap the
-    energy is not known, and a reading counts for its own second only.
+    Raises:
+        sqlite3.Error: A database failed.
     """
-    # Before the first second is the last minute.
-    last_minute = "(SELECT max(tick) FROM minutes AS minute WHERE minute.gpu = second.gpu)"
-    before = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {last_minute})"
-    is_gap = f"{before} IS NULL OR tick - {before} > {MAX_AGE_S}"
-    return f"power_w * (CASE WHEN {is_gap} THEN 1 ELSE tick - {before} END) AS energy_j"
+    target.execute("UPDATE uses SET open = 0 WHERE open")
+    for table, columns in _COLUMNS.items():
+        values = ", ".join(columns).replace("tick", f"tick + {tick_offset}")
+        target.executemany(_INSERT[table], source.execute(f"SELECT {values} FROM {table}"))
 
 
-#: The seconds with their energy.
-SECONDS_WITH_ENERGY = f"SELECT *, {_energy_column()} FROM seconds AS second"
+def current_uses(connection: sqlite3.Connection, now: float, wall: float) -> list[Use]:
+    """Read the current uses that were seen a short time ago.
+
+    Args:
+        connection: The connection.
+        now: The time of the monotonic clock.
+        wall: The same time in seconds since the epoch.
+
+    Raises:
+        sqlite3.Error: The database failed.
+    """
+    found = connection.execute(
+        "SELECT uuid, idx, began, pid, started, ours, who, user, until"
+        " FROM uses JOIN gpus USING (gpu) WHERE open AND until >= ?",
+        (wall - MAX_GAP_S,),
+    )
+    uses = []
+    for uuid, index, began, pid, started, ours, who, user, until in found:
+        seen = min(now, now - wall + until)
+        use = Use(
+            gpu=uuid,
+            index=index,
+            key=(bool(ours), None if pid < 0 else pid, None if started < 0 else started),
+            who=who,
+            user=user,
+            began=began,
+            first=seen - max(0.0, until - began),
+            seen=seen,
+        )
+        uses.append(use)
+    return uses
+
+
+def ticks(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
+    """Read the ticks of the first and the last reading, or None without any."""
+    readings = "SELECT tick FROM seconds UNION ALL SELECT tick FROM minutes"
+    first, last = connection.execute(f"SELECT min(tick), max(tick) FROM ({readings})").fetchone()
+    return first, last
+
+
+# --- seconds become minutes ------------------------------------------------------------------
 
 
 def thin(connection: sqlite3.Connection, now: int) -> bool:

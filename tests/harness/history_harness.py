@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.api import history_queries
 from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import Database
-from sentinel.api.history_recorder import EventRow, Recorder, TimedRecord
+from sentinel.api.history_recorder import EventRow, TimedRecord
 from sentinel.protocol.gpu import GpuProcess, Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
 
@@ -67,7 +67,7 @@ def event_rows(count: int, length: int, *, first: int = 0) -> list[EventRow]:
 
 
 class HistoryHarness:
-    """A database and its recorder, with simulated time.
+    """A database with simulated time.
 
     Args:
         path: The file, or None for a history in memory.
@@ -83,8 +83,7 @@ class HistoryHarness:
         self.restart()
 
     def restart(self) -> None:
-        """Replace recorder and database, as a new API process does; the file stays."""
-        self.recorder = Recorder()
+        """Replace the database, as a new API process does; the file stays."""
         self.database = Database(self.path, self.size)
 
     def advance(self, seconds: float, jump: float = 0.0) -> None:
@@ -103,11 +102,7 @@ class HistoryHarness:
         return self._write([TimedRecord(LoggedEvent.of(record), self.wall - self.now)])
 
     def _write(self, records: list[TimedRecord]) -> list[str]:
-        self.database.open(self.now, self.wall)
-        for use in self.database.resumed:
-            self.recorder.uses.resume(use)
-        self.database.resumed.clear()
-        self.database.write(self.recorder.build_batch(records, self.now), self.now)
+        self.database.record(records, self.now, self.wall)
         warnings, self.database.warnings = self.database.warnings, []
         return warnings
 

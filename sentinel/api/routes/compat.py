@@ -353,7 +353,7 @@ async def _readings(request: Request, view: GpuView, limit: int) -> list[dict[st
     until = int(time.time())
     since = until - max(_MIN_SPAN_S, 2 * limit * step)
     rows = await ClientHistory(request).query(
-        lambda source, _: history_queries.readings(source, view.uuid, since, until, step)
+        lambda database: history_queries.readings(database, view.uuid, since, until, step)
     )
     offset = time.time() - time.monotonic()
     return [
@@ -371,5 +371,6 @@ async def _temperature_trend(request: Request, uuid: str, minutes: int) -> Tempe
     """
     monitoring = _monitoring(request)
     found = await temperatures(ClientHistory(request), uuid, minutes)
-    included = [(at, degrees) for at, degrees in found if monitoring.includes(at)]
+    offset = time.time() - time.monotonic()
+    included = [(at, degrees) for at, degrees in found if monitoring.includes(at - offset)]
     return fit_trend(included, uuid, minutes)

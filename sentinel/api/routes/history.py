@@ -66,8 +66,8 @@ async def read_readings(
     until = max(int(now), start + 1)
     start = until - step * (-(-(until - start) // step)) + 1
     body = await history.query(
-        lambda source, _: encode_readings(
-            uuid, step, history_queries.readings(source, uuid, start, until, step)
+        lambda database: encode_readings(
+            uuid, step, history_queries.readings(database, uuid, start, until, step)
         )
     )
     return _json(body)
@@ -93,7 +93,7 @@ async def read_events(
     start = parse_since(since, time.time())
     names = _names(name, kind)
     body = await history.query(
-        lambda source, _: encode_events(history_queries.events(source, uuid, start, names, limit))
+        lambda database: encode_events(history_queries.events(database, uuid, start, names, limit))
     )
     return _json(body)
 
@@ -110,7 +110,7 @@ async def read_usage(
     uuid = None if gpu is None else await _resolve(context, history, gpu)
     start = parse_since(since, time.time())
     body = await history.query(
-        lambda source, _: encode_usage(history_queries.uses(source, uuid, start, limit))
+        lambda database: encode_usage(history_queries.uses(database, uuid, start, limit))
     )
     return _json(body)
 
@@ -133,16 +133,16 @@ async def read_trend(
 
 
 async def temperatures(history: ClientHistory, uuid: str, minutes: int) -> list[tuple[int, int]]:
-    """Read the temperatures of a GPU in the last minutes: monotonic seconds and degrees Celsius.
+    """Read the temperatures of a GPU in the last minutes.
+
+    Returns:
+        Pairs of seconds since the epoch and degrees Celsius, oldest first.
 
     Raises:
         ProblemError: The history cannot be read.
     """
-    return await history.query(
-        lambda source, now: history_queries.temperatures(
-            source, uuid, now, time.time(), 60 * minutes
-        )
-    )
+    since = time.time() - 60 * minutes
+    return await history.query(lambda database: history_queries.temperatures(database, uuid, since))
 
 
 async def _resolve(context: ApiContext, history: ClientHistory, selector: str) -> str:
@@ -155,7 +155,7 @@ async def _resolve(context: ApiContext, history: ClientHistory, selector: str) -
     try:
         return context.views.one(selector).uuid
     except NoSuchGpuError:
-        if selector in await history.query(lambda source, _: history_queries.known_gpus(source)):
+        if selector in await history.query(history_queries.known_gpus):
             return selector
         raise
 

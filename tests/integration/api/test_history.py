@@ -51,7 +51,7 @@ def test_root_reads_the_history_next_and_users_read_it_in_turn() -> None:
 
         async def ask_as(user: str, level: Level) -> None:
             await history.query(
-                lambda _, __: order.append(user),
+                lambda _: order.append(user),
                 lambda turns: turns.take(user, level, loop.create_future()),
             )
 
@@ -70,7 +70,7 @@ def test_a_query_whose_client_has_left_is_not_made() -> None:
 
         history = History(Path("none"), None, lambda _: None)
         with pytest.raises(ProblemError, match="disconnected"):
-            await history.query(lambda _, __: pytest.fail("made"), has_left)
+            await history.query(lambda _: pytest.fail("made"), has_left)
         await history.close()
 
     asyncio.run(leave())
