@@ -273,10 +273,10 @@ class _GpuMetrics:
 
         Counters have what is stored: one that a crash sets back would seem to begin at zero.
         """
-        if work is not None:
-            stored = stored or VerifiedCounts()
+        if stored is not None:
             self.add("verified_seconds_total", stored.seconds)
             self.add("verified_results_total", stored.checks)
+        if work is not None:
             self.add("verified_timestamp_seconds", work.last)
             self.add("wrong_results", proof_of(work).wrong)
         burnin = self._view.burnin

@@ -232,8 +232,9 @@ class VerifiedTotal:
         self._report_warning = report_warning
         #: By UUID.
         self.gpus: dict[str, StoredWork] = {}
-        #: What the file has, so that no crash takes it back; by UUID.
+        #: What the file has, so that no crash takes it back; by UUID. Empty until it is known.
         self.stored: dict[str, VerifiedCounts] = {}
+        self._is_known = False
         self._written: Mapping[str, StoredWork] = {}
         self._has_failed = False
         self._loaded = False
@@ -252,7 +253,8 @@ class VerifiedTotal:
             work = StoredWork(index=view.index, name=view.name, since=round(view.at + offset, 3))
         if work.daemon != self._began:
             work = replace(work, daemon=self._began, counted=VerifiedCounts())
-        counts = view.verified.counts
+        # The counts of a daemon never fall; those of an old view do.
+        counts = verified_store.highest(view.verified.counts, work.counted)
         if (counts.errors, counts.findings) != (work.counted.errors, work.counted.findings):
             self._wrong.set()
         if counts != work.counted:
@@ -267,6 +269,8 @@ class VerifiedTotal:
             last = round(view.verified.at + offset, 1)
             work = replace(work, last=last, workload=view.verified.workload)
         self.gpus[view.uuid] = work
+        if self._is_known:
+            self.stored.setdefault(view.uuid, VerifiedCounts())
 
     async def run(self) -> None:
         """Write the file from time to time, and at once after wrong results, forever."""
@@ -356,6 +360,7 @@ class VerifiedTotal:
 
     def _note_stored(self) -> None:
         self.stored.update((uuid, work.total) for uuid, work in self._written.items())
+        self._is_known = True
 
     def _is_newer(self) -> bool:
         """Check whether wrong results were acknowledged in the file by another process."""
@@ -376,8 +381,9 @@ class VerifiedTotal:
         stored, warning = verified_store.load(self._path)
         self.gpus.update(stored)
         self._written, self._loaded = stored, True
-        self._note_stored()
-        if warning is not None:
+        if warning is None:
+            self._note_stored()
+        else:
             self._report_warning(warning)
 
 

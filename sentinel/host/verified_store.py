@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,7 +211,8 @@ def save(
                 merged[uuid] = replace(
                     work,
                     since=min(work.since, there.since),
-                    total=add(there.total, work.total, counted),
+                    # No less than what this process has counted, also if the file is an older copy.
+                    total=highest(add(there.total, work.total, counted), work.total),
                     acknowledged=there.acknowledged,
                 )
         _write(path, merged)
@@ -321,12 +322,23 @@ def _write(path: Path, gpus: Mapping[str, StoredWork]) -> None:
 
 
 def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> VerifiedCounts:
-    """Add to a total what counts have more than those that it has already."""
+    """Add to a total what counts have more than those that it has already.
+
+    The difference comes first: ``total + now - now`` can be less than ``total`` in its last digit,
+    which a reader of a counter takes for a restart from zero.
+    """
+    return _combine(lambda *values: values[0] + max(0, values[1] - values[2]), total, now, counted)
+
+
+def highest(first: VerifiedCounts, second: VerifiedCounts) -> VerifiedCounts:
+    """Return the higher of each two counts."""
+    return _combine(max, first, second)
+
+
+def _combine(function: Callable[..., float], *counts: VerifiedCounts) -> VerifiedCounts:
+    names = [field.name for field in _COUNTS]
     return VerifiedCounts(
-        **{
-            one.name: getattr(total, one.name) + getattr(now, one.name) - getattr(counted, one.name)
-            for one in _COUNTS
-        }
+        **{name: function(*(getattr(one, name) for one in counts)) for name in names}
     )
 
 

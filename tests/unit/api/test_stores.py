@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from datetime import timedelta
 from os import utime
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.api import stores
 from sentinel.api.bodies import ProblemError
@@ -122,7 +126,7 @@ def test_a_crash_takes_back_nothing_of_what_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "verified.json"
     first = total(path, began=1.0)
     first.update(view(20.0, 200))
-    assert first.stored == {}
+    assert first.stored == {UUID: VerifiedCounts()}
     asyncio.run(first.store())
     first.update(view(30.0, 300))
     shown = dict(first.stored)
@@ -133,6 +137,61 @@ def test_a_crash_takes_back_nothing_of_what_is_stored(tmp_path: Path) -> None:
     after_crash.update(view(5.0, 50))
     asyncio.run(after_crash.store())
     assert after_crash.stored == {UUID: VerifiedCounts(seconds=25.0, checks=250)}
+
+
+#: What a supervisor counts: seconds, checked results, errors.
+COUNTED = st.tuples(st.floats(0, 1e6, allow_subnormal=False), st.integers(0, 10), st.integers(0, 3))
+STEPS = st.sampled_from(
+    [
+        *("view", "old view", "store", "new API process", "new daemon"),
+        *("another process", "older copy", "unreadable once"),
+    ]
+)
+
+
+@given(steps=st.lists(st.tuples(STEPS, COUNTED), max_size=40))
+def test_a_counter_never_falls(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, tuple[float, int, int]]]
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "verified.json"
+    began, one = 1.0, total(path, 1.0)
+    now = before = (0.0, 0, 0)
+    one.update(view(*now))
+    asyncio.run(one.store())
+    copy = path.read_text()
+    shown = VerifiedCounts()
+    for step, counted in steps:
+        before, last = now, before
+        match step:
+            case "view":
+                now = (now[0] + counted[0], now[1] + counted[1], now[2] + counted[2])
+            case "old view":
+                one.update(view(*last))
+                asyncio.run(one.store())
+            case "store":
+                asyncio.run(one.store())
+            case "older copy":
+                now = (now[0] + 1.0, now[1], now[2])
+                one.update(view(*now))
+                path.write_text(copy)
+                asyncio.run(one.store())
+            case "new daemon":
+                began, now, before = began + 1, (0.0, 0, 0), (0.0, 0, 0)
+                one = total(path, began)
+            case "new API process":
+                one = total(path, began)
+            case "another process":
+                other = total(path, 0.5)
+                other.update(view(*counted))
+                asyncio.run(other.store())
+            case "unreadable once":
+                one = total(path, began)
+                with patch.object(verified_store, "read", side_effect=OSError(errno.EIO, "")):
+                    one.update(view(*now))
+        one.update(view(*now))
+        stored = one.stored.get(UUID, shown)  # without a series, there is nothing to fall
+        assert verified_store.highest(stored, shown) == stored, step
+        shown = stored
 
 
 def test_a_wrong_result_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
