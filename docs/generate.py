@@ -297,7 +297,7 @@ def sources_of_checks() -> str:
 
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.checks.xid_checks import CATALOG, XIDS, XidMeaning
+    from sentinel.protocol.xids import CATALOG, XIDS, XidMeaning
 
     groups: dict[tuple[XidMeaning, str, str], dict[str, list[int]]] = {}
     for xid in XIDS.values():

@@ -23,7 +23,7 @@ from sentinel.api.routes import compat, control, history, reservations, settings
 from sentinel.api.routes.compat_schemas import Monitoring
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.problem import Problem
-from sentinel.protocol.rules import GPU_STATES
+from sentinel.protocol.rules import FAULT_STATES, GPU_STATES
 
 #: The page may load its own files and send requests to its own origin only.
 _POLICY = {
@@ -80,7 +80,7 @@ def _load_files() -> dict[str, _File]:
     for name, content in (
         ("EVENTS", _event_types()),
         ("LINKS", _links()),
-        ("STATES", GPU_STATES),
+        ("STATES", GPU_STATES | FAULT_STATES),
     ):
         script = f"export const {name} = {json.dumps(content)};\n"
         path = f"{name.lower()}.js"

@@ -126,6 +126,7 @@ _STATES = _of_gpu(
     ("admin_state", "The operator's hold.", "state"),
     ("health_state", "Health.", "state"),
     ("health_cause", "Cause of a health that is not optimal.", "cause"),
+    ("fault", "Whether a fault of this kind is known.", "fault"),
 )
 
 _GPU_STATE = _of_gpu(

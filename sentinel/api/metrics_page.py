@@ -41,7 +41,14 @@ from sentinel.protocol.commands import ApiSpec, Level
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.problem import Code
 from sentinel.protocol.stressor import FailureKind
-from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase, VerifiedCounts
+from sentinel.protocol.views import (
+    FaultKind,
+    GpuHealth,
+    GpuView,
+    HealthCause,
+    Phase,
+    VerifiedCounts,
+)
 
 #: All states, so that each has a series from the start.
 OCCUPANCY = ("unknown", "busy", "idle")
@@ -301,6 +308,9 @@ class _GpuMetrics:
         self._add_state("state", OCCUPANCY, view.occupancy.lower())
         self._add_state("stressor_state", STRESSOR, view.stressor.lower())
         self._add_state("admin_state", ADMIN, view.admin.lower())
+        known = {fault.kind for fault in view.faults}
+        for kind in FaultKind:
+            self.add("fault", kind in known, kind.value)
         if view.health is not None:
             self._add_state("health_state", tuple(GpuHealth), view.health)
             for cause in HealthCause:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core import lifecycle, start_memory
+from sentinel.core import faults, lifecycle, start_memory
 from sentinel.core.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import (
     Evidence,
@@ -278,6 +278,7 @@ def report_xids(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuSt
     events = []
     for xid in seen.probe.xids:
         if xid.uuid == gpu_state.gpu.uuid:
+            gpu_state = faults.with_xid(gpu_state, xid.number)
             fields = {
                 "xid": xid.number,
                 "repeats": xid.repeats,

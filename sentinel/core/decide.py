@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core import child_facts, health, lifecycle, newcomer, pace_controller
+from sentinel.core import child_facts, faults, health, lifecycle, newcomer, pace_controller
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.gpu_step import step_gpu
 from sentinel.core.node import (
@@ -161,7 +161,7 @@ _RULES: tuple[Rule, ...] = (
     probe_supervision.step,
     serving_processes.step_spare_probe,
     # The stressors: their paces, their ends, and at most one start.
-    on_each_gpu(health.assess, pace_controller.step),
+    on_each_gpu(faults.update, health.assess, pace_controller.step),
     daemon.stop_all,
     daemon.give_up,
     starts.release,

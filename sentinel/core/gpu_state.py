@@ -23,7 +23,7 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
 )
-from sentinel.protocol.views import Allocation, GpuHealth, VerifiedWork
+from sentinel.protocol.views import Allocation, GpuFault, GpuHealth, VerifiedWork
 
 
 class EvidenceKind(StrEnum):
@@ -299,7 +299,7 @@ class HealthState:
     heat_since: float
     #: Health by foreign memory; OPTIMAL unless ``throttle.pace`` is ``full``.
     memory: GpuHealth
-    #: Health by findings, failed rows of memory and the power brake.
+    #: Health by findings, known faults and the power brake.
     hardware: GpuHealth = GpuHealth.OPTIMAL
     #: When a temperature was last read.
     temperature_at: float = float("-inf")
@@ -416,6 +416,12 @@ class GpuState:
     #: The latest that was read.
     telemetry: Telemetry | None = None
     health: HealthState | None = None
+    #: Worst first.
+    faults: tuple[GpuFault, ...] = ()
+    #: The XIDs that mean a hardware fault, since the last reset or acknowledgement.
+    fault_xids: frozenset[int] = frozenset()
+    #: So many uncorrectable memory errors are acknowledged.
+    known_uncorrectable: int = 0
     #: By id.
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
     allocations_changed: float = 0.0

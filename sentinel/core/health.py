@@ -183,12 +183,11 @@ def _of_load(health: HealthState) -> GpuHealth:
 def _hardware(gpu_state: GpuState) -> GpuHealth:
     """Return the level by what was proved or reported about the hardware.
 
-    CRITICAL after a finding, or when a faulty row of memory could not be replaced: NVIDIA's "GPU
-    memory error management" then has the GPU replaced. THROTTLED while hardware outside the GPU
-    slows it down.
+    CRITICAL after a finding or with a known fault. THROTTLED while hardware outside the GPU slows
+    it down.
     """
     telemetry = gpu_state.telemetry
-    if gpu_state.findings.standing or (telemetry is not None and telemetry.remap_failed):
+    if gpu_state.findings.standing or gpu_state.faults:
         return GpuHealth.CRITICAL
     if telemetry is not None and _POWER_BRAKE in (telemetry.reasons or ()):
         return GpuHealth.THROTTLED

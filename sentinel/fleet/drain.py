@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from sentinel.fleet.run_folder import FleetFolder, write_shared
 from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
+from sentinel.units import format_count
 
 #: How every reason of this project begins.
 PREFIX = "gpu-sentry:"
@@ -216,18 +218,26 @@ def _undrain(node: str) -> None:
 
 
 def faults(gpus: Sequence[GpuStatus]) -> dict[str, str]:
-    """Describe the faults that GPUs have shown, by UUID."""
+    """Describe the faults that GPUs have shown or that are known, by UUID."""
     found = {}
     for gpu in gpus:
         last = gpu.verdict
         verdict, plan = (None, None) if last is None else (last.verdict, last.plan)
+        texts = [known.text for known in gpu.faults or ()]
         if (fault := proven_fault(verdict, plan, gpu.verified)) is not None:
-            found[gpu.uuid] = f"{fault} on GPU {gpu.index} ({gpu.uuid})"
+            texts.append(fault)
+        if texts:
+            found[gpu.uuid] = f"{', '.join(texts)} on GPU {gpu.index} ({gpu.uuid})"
     return found
 
 
-def passed(gpus: Sequence[GpuStatus]) -> frozenset[str]:
-    """Collect the UUIDs of the GPUs without a fault whose last burn-in proves that."""
+def passed(gpus: Sequence[GpuStatus], since: float = 0.0) -> frozenset[str]:
+    """Collect the UUIDs of the GPUs without a fault whose last burn-in proves that.
+
+    Args:
+        gpus: The GPUs of the daemon.
+        since: It has ended later than this, in seconds since the epoch.
+    """
     faulty = faults(gpus)
     return frozenset(
         gpu.uuid
@@ -236,7 +246,19 @@ def passed(gpus: Sequence[GpuStatus]) -> frozenset[str]:
         and gpu.verdict is not None
         and gpu.verdict.verdict in PASSED
         and gpu.verdict.no_proof is None
+        and gpu.verdict.ended is not None
+        and gpu.verdict.ended.timestamp() >= since
     )
+
+
+def state_of_node(gpus: Sequence[GpuStatus]) -> str:
+    """Describe the faults of a node; one whose state is not known is not without a fault."""
+    found = faults(gpus)
+    unread = [gpu for gpu in gpus if gpu.uuid not in found and gpu.occupancy == "UNKNOWN"]
+    texts = [*found.values(), *(f"GPU {gpu.index} is unknown: {gpu.reason}" for gpu in unread)]
+    if good := len(gpus) - len(texts):
+        texts.append(f"no fault on {format_count(good, 'GPU')}")
+    return "; ".join(texts) or "no GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +268,8 @@ class DrainRecord:
     reason: str
     #: The UUIDs of the GPUs with a fault.
     gpus: tuple[str, ...]
+    #: When, in seconds since the epoch.
+    at: float = 0.0
 
 
 def next_step(
@@ -283,7 +307,8 @@ def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str |
     """
     found = faults(gpus)
     record: DrainRecord | None = _read(_record_file(folder), DrainRecord)
-    step = next_step(found.keys(), passed(gpus), record)
+    good = passed(gpus, 0.0 if record is None else record.at)
+    step = next_step(found.keys(), good, record)
     if step == "nothing":
         return None
     there = read_nodes([node])[node]
@@ -296,13 +321,13 @@ def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str |
     why_not = why_not_drained(there)
     if record is not None and there.is_drained and there.reason == record.reason:
         # One more fault: the reason keeps the first, and the record is of both.
-        _write_record(folder, DrainRecord(reason=record.reason, gpus=tuple(found)))
+        _write_record(folder, DrainRecord(reason=record.reason, gpus=tuple(found), at=time.time()))
         return None
     if why_not is not None:
         return f"not drained: {why_not}"
     reason = reason_text("; ".join(found.values()))
     # Recorded first: a node that was drained without a record could not be taken back.
-    _write_record(folder, DrainRecord(reason=reason, gpus=tuple(found)))
+    _write_record(folder, DrainRecord(reason=reason, gpus=tuple(found), at=time.time()))
     try:
         _drain(node, reason)
     except BaseException:

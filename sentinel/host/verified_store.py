@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sentinel.errors import NoSuchGpuError
 from sentinel.host.last_verdicts import LastVerdict, last_verdicts, report_paths
@@ -335,7 +336,7 @@ def highest(first: VerifiedCounts, second: VerifiedCounts) -> VerifiedCounts:
     return _combine(max, first, second)
 
 
-def _combine(function: Callable[..., float], *counts: VerifiedCounts) -> VerifiedCounts:
+def _combine(function: Callable[..., Any], *counts: VerifiedCounts) -> VerifiedCounts:
     names = [field.name for field in _COUNTS]
     return VerifiedCounts(
         **{name: function(*(getattr(one, name) for one in counts)) for name in names}

@@ -81,7 +81,7 @@ _ALL_LINKS = 0xFFFFFFFF
 
 #: The fields of every read, and of slow reads; some of these are sums over all links.
 _FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
-_SLOW_FIELDS = (83, 94, 138, 139, 269, 270)
+_SLOW_FIELDS = (83, 94, 138, 139, 230, 269, 270)
 _SUMS = {138, 139}
 #: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75.
 #: On an H100, that is the hardware's alone.

@@ -43,7 +43,6 @@ _HEALTHY: dict[str, Any] = {
     "channel_repair_pending": False,
     "tpc_repair_pending": False,
     "memory_unrepairable": False,
-    "recovery_action": "none",
     "software_thermal_throttled_s": 0.0,
     "hardware_thermal_throttled_s": 0.0,
     "power_brake_throttled_s": 0.0,
@@ -55,6 +54,10 @@ _HEALTHY: dict[str, Any] = {
     "pcie_generation_own_maximum": 5,
     "pcie_width_maximum": 16,
 }
+
+
+#: The injected figures that telemetry has, too: those that show a fault.
+_FAULTS = {"ecc_uncorrected_total", "remap_failed", "recovery_action"}
 
 
 #: Not a valid PID: the kernel's PID_MAX_LIMIT.
@@ -180,7 +183,9 @@ class SimulatedDriver(BasicDriver):
         """Return simulated telemetry: about the fields of an H200 without NVLink."""
         busy = self.utilization(uuid) or 0.0
         degrees = self.temperature(uuid)
-        return Telemetry(
+        with _translated():
+            figures = self._registry.figures(uuid)
+        found = Telemetry(
             at=time.monotonic(),
             memory_reserved=0,
             utilization=busy,
@@ -209,12 +214,14 @@ class SimulatedDriver(BasicDriver):
             remap_pending=False,
             remap_failed=False,
             performance_state=0,
+            recovery_action="none",
         )
+        return replace(found, **{name: figures[name] for name in _FAULTS & figures.keys()})
 
     def _spent(self, uuid: str) -> float:
-        """Return an energy counter that grows by the simulated power."""
+        """Return an energy counter that grows by the simulated power, also over a new probe."""
         now, drawn = time.monotonic(), self.power(uuid) or 0.0
-        before, energy = self._energy.get(uuid, (now, 0.0))
+        before, energy = self._energy.get(uuid, (now, (_IDLE_POWER + _WORK_POWER) * now))
         self._energy[uuid] = now, energy + drawn * (now - before)
         return self._energy[uuid][1]
 

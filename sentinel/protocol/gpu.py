@@ -78,6 +78,8 @@ class TelemetryFields:
     remap_pending: bool | None = None
     #: Whether a row could not be replaced.
     remap_failed: bool | None = None
+    #: What the driver wants done with the GPU, as in RECOVERY_ACTIONS of protocol/counters.py.
+    recovery_action: str | None = None
     #: The speed of the fan.
     fan_share: float | None = None
     #: 0 is the fastest.

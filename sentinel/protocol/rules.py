@@ -136,12 +136,28 @@ GPU_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
     "unknown": ("the occupancy is not known", {}),
 }
-#: The states with a stressor on the GPU.
-WITH_STRESSOR = ("occupied", "starting", "stopping")
+#: The words of a known fault, which come before all states; the kinds of protocol/views.py.
+FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "lost": ("the driver has lost it", {}),
+    "xid": ("an XID of the driver means a hardware fault", {}),
+    "recovery": ("the driver demands a reset, a reboot or the like", {}),
+    "uncorrectable": ("its memory has uncorrectable errors", {}),
+}
+_WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
+
+
+def has_stressor(gpu: GpuFields) -> bool:
+    """Check whether a stressor is on the GPU, as the API has it."""
+    return gpu.stressor in _WITH_STRESSOR
 
 
 def gpu_state(gpu: GpuFields) -> str:
-    """Choose the word for the state of a GPU from its fields, as the API has them."""
+    """Choose the word for the state of a GPU from its fields, as the API has them.
+
+    It is that of the worst known fault, if there is one.
+    """
+    if gpu.faults:  # None from an older daemon
+        return str(gpu.faults[0].kind)
     return next(
         word
         for word, (_, needed) in GPU_STATES.items()

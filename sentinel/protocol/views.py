@@ -115,7 +115,35 @@ class HealthCause(StrEnum):
     MEMORY = "memory"
     """Foreign processes use much of it; counts only with `throttle.pace` = `full`."""
     HARDWARE = "hardware"
-    """A finding, a row of memory that could not be replaced, or a power brake."""
+    """A finding, a known fault, or a power brake."""
+
+
+class FaultKind(StrEnum):
+    """A fault of a GPU that is known, worst first."""
+
+    LOST = "lost"
+    """The driver has lost it."""
+    XID = "xid"
+    """The driver has reported an XID that means a hardware fault."""
+    RECOVERY = "recovery"
+    """The driver demands a reset, a reboot or the like."""
+    UNCORRECTABLE = "uncorrectable"
+    """Its memory has uncorrectable errors."""
+
+
+#: The faults that an acknowledgement ends; the others last as long as their cause.
+ACKNOWLEDGED = frozenset({FaultKind.XID, FaultKind.UNCORRECTABLE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFault:
+    """A known fault of a GPU."""
+
+    kind: FaultKind
+    #: What was seen.
+    text: str
+    #: What to do about it.
+    remedy: str
 
 
 #: The multiplier of a THROTTLED GPU.
@@ -267,6 +295,9 @@ class GpuFields:
     findings: int = 0
     findings_acknowledged: int = field(
         default=0, metadata=described("How many of `findings` no longer count.")
+    )
+    faults: tuple[GpuFault, ...] = field(
+        default=(), metadata=described("Its known faults, worst first; a pause hides none.")
     )
     #: The id of the reservation.
     reservation: str | None = None

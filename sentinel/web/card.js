@@ -93,23 +93,23 @@ export class Card {
   }
 
   #notes(gpu, word, lost) {
-    const notes = [];
+    const notes = gpu.faults.map(({ text, remedy }) => `${text}: ${remedy}`);
     const findings = gpu.findings - gpu.findings_acknowledged;
     if (findings) notes.push(`${findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
     if (gpu.health_cause === "hardware") notes.push(healthText(gpu));
     if (gpu.burnin) notes.push(burnin(gpu.burnin));
     const passed = Date.now() / 1000 - gpu.at;
     if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
-    if (word !== "occupied") notes.push(why(gpu, passed));
+    if (gpu.stressor !== "RUNNING") notes.push(why(gpu, passed));
     else if (gpu.note) notes.push(gpu.note);
-    if (hasStressor(word) && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
+    if (hasStressor(gpu) && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
     if (this.#isOld(gpu)) notes.push(`last read at ${clock((gpu.at - gpu.read_s) * 1000)}`);
     const shown = lost === null ? notes : [`values of ${clock(lost * 1000)}`];
     const text = [...new Set(shown)].filter((one) => one !== this.who.textContent).join(" · ");
     setText(this.note, text);
     this.note.title = text; // the text may be cut off
     this.who.title = this.who.textContent;
-    this.element.classList.toggle("suspect", gpu.findings > gpu.findings_acknowledged);
+    this.element.classList.toggle("suspect", gpu.faults.length > 0 || gpu.findings > gpu.findings_acknowledged);
   }
 
   #memory(gpu) {
@@ -136,7 +136,7 @@ export class Card {
     // Other causes are no matter of the temperature: the notes and the details have them.
     const health = gpu.health_cause === "temperature" ? gpu.health : "";
     setText(load.value, percent(telemetry?.utilization ?? gpu.utilization));
-    setText(load.word, gpu.share !== null && gpu.share < 1 && state(gpu) === "occupied" ? `target ${percent(gpu.share)}` : "");
+    setText(load.word, gpu.share !== null && gpu.share < 1 && gpu.stressor === "RUNNING" ? `target ${percent(gpu.share)}` : "");
     setText(heat.value, degrees(gpu.temperature_c ?? telemetry?.temperature_c));
     setText(heat.word, health);
     heat.tile.title = health;

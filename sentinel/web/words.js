@@ -3,15 +3,16 @@
 import { STATES } from "./states.js";
 
 const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
-const WITH_STRESSOR = ["occupied", "starting", "stopping"];
+const WITH_STRESSOR = ["RUNNING", "STARTING", "STOPPING"];
 
-/** Describe a GPU's state in one word: the first of the states whose fields it has. */
+/** Describe a GPU's state in one word: its worst known fault, or the first of the states whose fields it has. */
 export function state(gpu) {
+  if (gpu.faults.length) return gpu.faults[0].kind;
   return Object.keys(STATES).find((word) => Object.entries(STATES[word][1]).every(([field, values]) => values.includes(gpu[field])));
 }
 
-/** Check whether a GPU has a stressor in this state. */
-export const hasStressor = (word) => WITH_STRESSOR.includes(word);
+/** Check whether a GPU has a stressor. */
+export const hasStressor = (gpu) => WITH_STRESSOR.includes(gpu.stressor);
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 const digits = (value, count) => (known(value) ? value.toPrecision(count).replace(/\.0+$/, "") : "");
@@ -86,7 +87,7 @@ export function why({ reason, rule_until_s: left }, passed) {
 
 /** Describe the holder of a GPU; empty if it has none. */
 export function holder(gpu, reservations) {
-  if (hasStressor(state(gpu))) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
+  if (hasStressor(gpu)) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);
   const reservation = reservations.find((one) => one.id === gpu.reservation);
@@ -98,7 +99,7 @@ export function holder(gpu, reservations) {
 export function memory(gpu) {
   if (!known(gpu.memory_used)) return null;
   const total = Math.max(gpu.memory_total, 1);
-  const alone = hasStressor(state(gpu)) && !gpu.processes.length && !gpu.allocated_processes?.length;
+  const alone = hasStressor(gpu) && !gpu.processes.length && !gpu.allocated_processes?.length;
   const rest = alone ? 0 : Math.max(0, gpu.memory_used - (gpu.held ?? 0));
   const notOurs = Math.min(gpu.memory_foreign ?? rest, gpu.memory_used);
   const used = (gpu.allocated_processes ?? []).reduce((sum, one) => sum + (one.memory ?? 0), 0);

@@ -36,6 +36,7 @@ def make_telemetry(at: float, **values: Any) -> Telemetry:
         field.name: 100 + number for number, field in enumerate(fields(Telemetry))
     }
     plain = {"at": at, "reasons": ("sw_power_cap",), "remap_pending": False, "remap_failed": True}
+    plain |= {"recovery_action": "none"}
     return Telemetry(**{**numbers, **plain, **values})
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -22,6 +22,7 @@ from sentinel.api.bodies import (
 )
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
+from sentinel.api.stores import Acknowledged
 from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.toml_text import parse_toml
 from sentinel.host.verified_store import KnownGpu, select_known
@@ -38,7 +39,7 @@ from sentinel.protocol.commands import (
     StopDaemon,
 )
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import BurninRunView
+from sentinel.protocol.views import ACKNOWLEDGED, BurninRunView
 from sentinel.units import format_count
 
 control = APIRouter(tags=["control"])
@@ -115,10 +116,12 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
     known = _known(context)
     chosen = select_known(body.gpus, known)
     done = await context.verified.acknowledge(chosen, str(by), body.reason, body.outcome)
+    done += _only_faults(context, set(chosen) - {gpu.uuid for gpu in done})
     names = {gpu.uuid: f"GPU {gpu.uuid if gpu.index is None else gpu.index}" for gpu in known}
     if not done:
         listed = ", ".join(names[uuid] for uuid in chosen)
-        raise ProblemError(Code.CONFLICT, f"No wrong results count against {listed}.")
+        text = f"No wrong results, XIDs or uncorrectable errors count against {listed}."
+        raise ProblemError(Code.CONFLICT, text)
     for gpu in done:
         # It is on disk. A daemon that is ending takes no more commands, and has no more events.
         with contextlib.suppress(ProblemError):
@@ -133,10 +136,20 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
                 outcome=body.outcome,
             )
     counts = "; ".join(
-        f"{format_count(gpu.errors + gpu.findings, 'wrong result')} of {names[gpu.uuid]}"
+        f"{format_count(wrong, 'wrong result') if wrong else 'faults'} of {names[gpu.uuid]}"
         for gpu in done
+        for wrong in (gpu.errors + gpu.findings,)
     )
     return Outcome(text=f"acknowledged {counts}", gpus=tuple(gpu.uuid for gpu in done))
+
+
+def _only_faults(context: ApiContext, uuids: Collection[str]) -> tuple[Acknowledged, ...]:
+    """Return the GPUs without wrong results whose known faults can be acknowledged."""
+    return tuple(
+        Acknowledged(uuid=view.uuid, errors=0, findings=0, counted=view.findings_acknowledged)
+        for view in context.views.gpus
+        if view.uuid in uuids and {fault.kind for fault in view.faults} & ACKNOWLEDGED
+    )
 
 
 def _known(context: ApiContext) -> list[KnownGpu]:

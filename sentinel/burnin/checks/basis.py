@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sentinel.burnin.checks.check import Action, Severity
+from sentinel.protocol.xids import CATALOG
 
 # --- where limits are from -------------------------------------------------------------------
 
@@ -10,9 +11,7 @@ OWN = "Sentinel"
 NVML = "NVML"
 #: common/DcgmGPUHardwareLimits.h of NVIDIA/DCGM.
 DCGM = "DCGM 4.6.0, DcgmGPUHardwareLimits.h"
-#: "Analyzing Xid Errors with the Xid Catalog".
-XID_CATALOG = "NVIDIA's Xid Catalog"
-XID_48 = f"{XID_CATALOG}: 48"
+XID_48 = f"{CATALOG}: 48"
 RMA = "NVIDIA, RMA policy for row remapping"
 REPAIRS = "NVIDIA, GPU memory error management; imbue-ai/cluster-health"
 TIMES = f"{NVML}: the driver's counters in ns; shares: {OWN}"

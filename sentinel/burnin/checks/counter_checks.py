@@ -31,6 +31,7 @@ from sentinel.burnin.checks.evidence import (
     read,
 )
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.xids import CATALOG
 
 TABLE = Table()
 check = TABLE.check
@@ -71,7 +72,7 @@ def _errors(evidence: GpuEvidence, field: str) -> str:
 @check(
     "gpu.lost",
     rule="fail if NVML calls it lost; not tested if a call for it hangs or crashes",
-    source=f"{basis.XID_CATALOG}: 79",
+    source=f"{CATALOG}: 79",
     do=Action(
         Severity.ISOLATE, "RESTART_BM: drain the host and power-cycle it; look for XIDs in `dmesg`."
     ),

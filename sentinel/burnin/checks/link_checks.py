@@ -24,6 +24,7 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, both, read
 from sentinel.protocol.counters import Counters, NvLink
+from sentinel.protocol.xids import CATALOG
 
 TABLE = Table()
 check = TABLE.check
@@ -312,9 +313,7 @@ def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return evidence.worst(judge, "effective_ber")
 
 
-@check(
-    "nvlink.lost", source=f"{basis.XID_CATALOG}: 74", do=basis.LINKS, unit="links", fail=above(0)
-)
+@check("nvlink.lost", source=f"{CATALOG}: 74", do=basis.LINKS, unit="links", fail=above(0))
 def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No NVLink became inactive.
 

@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.burnin.checks.check import Comparison, Limit, Limits, Thresholds
-from sentinel.burnin.checks.xid_checks import XIDS
 from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
+from sentinel.protocol.xids import XIDS
 
 SPEC = "dcgm-error-thresholds-v1"
 

@@ -1,17 +1,13 @@
-"""The XIDs of NVIDIA's driver as data, and the check of those of a GPU in a run. Pure."""
+"""The check of the XIDs of a GPU in a run. Pure."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from importlib import resources
 from math import inf
 
-from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
     Action,
     Judgement,
@@ -27,54 +23,7 @@ from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
 from sentinel.core.child_facts import is_of_own_end
 from sentinel.core.gpu_state import OwnEnd
-
-CATALOG = basis.XID_CATALOG
-
-
-class XidMeaning(StrEnum):
-    """What an XID says about the hardware."""
-
-    FAIL = "fail"
-    WARN = "warn"
-    #: A fault under Sentinel's own load, else a warning: the counter behind it may be of before.
-    LOAD = "load"
-    #: Of the application: no evidence, unless it repeats in a process of Sentinel's own.
-    APPLICATION = "application"
-    #: No evidence at all.
-    PASS = "pass"  # noqa: S105 - not a password
-
-
-@dataclass(frozen=True, kw_only=True)
-class Xid:
-    """One XID."""
-
-    number: int
-    name: str
-    #: NVIDIA's bucket of immediate actions.
-    bucket: str
-    meaning: XidMeaning
-    source: str = CATALOG
-
-
-def _load() -> dict[int, Xid]:
-    """Load the XIDs by number, in ascending order."""
-    text = resources.files(__package__).joinpath("xids.toml").read_text()
-    found = [
-        Xid(
-            number=int(number),
-            name=name,
-            bucket=bucket,
-            meaning=XidMeaning(group["meaning"]),
-            source="; ".join(filter(None, (CATALOG, group.get("note")))),
-        )
-        for group in tomllib.loads(text)["group"]
-        for number, (name, bucket) in group["xids"].items()
-    ]
-    return {xid.number: xid for xid in sorted(found, key=lambda xid: xid.number)}
-
-
-#: All XIDs by number.
-XIDS = _load()
+from sentinel.protocol.xids import CATALOG, XIDS, Xid, XidMeaning
 
 TABLE = Table()
 

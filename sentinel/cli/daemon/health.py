@@ -225,6 +225,8 @@ def _standing(card: Card) -> str:
     proof, burnin = card.verified, card.burnin
     if burnin is not None and burnin.verdict == Verdict.FAIL:
         return f"{name}: FAIL {burnin.plan}"
+    if card.faults:
+        return f"{name}: {card.faults[0].text}"
     if proof is not None and proof.wrong:
         return f"{name}: {proof.wrong} wrong results"
     if card.lost is not None:
@@ -242,6 +244,7 @@ def _plain(card: Card) -> dict[str, Any]:
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
         "untested": card.untested,
+        "faults": [asdict(fault) for fault in card.faults],
     }
 
 
@@ -257,6 +260,7 @@ def _lines(cards: Sequence[Card]) -> Iterator[str]:
     )
     yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
+        yield from (f"GPU {card.index}: {fault.text}: {fault.remedy}" for fault in card.faults)
         if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
             yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:

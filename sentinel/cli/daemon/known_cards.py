@@ -34,6 +34,7 @@ from sentinel.host.last_verdicts import (
     work_of,
 )
 from sentinel.protocol.api_types import GpuProof, GpuStatus
+from sentinel.protocol.views import GpuFault
 from sentinel.units import format_duration
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
@@ -99,6 +100,8 @@ class Card(OwnedGpu):
     #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
     #: the host.
     lost: str | None = None
+    #: What its daemon knows.
+    faults: tuple[GpuFault, ...] = ()
 
     @property
     def untested(self) -> bool:
@@ -156,6 +159,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             pci_bus_id=gpu.pci_bus_id,
             present=True,
             name=gpu.name,
+            faults=gpu.faults or (),
             verified=gpu.verified or (known.verified if known is not None else None),
             socket=socket,
             seen=known.seen if known is not None else 0.0,
@@ -264,7 +268,7 @@ def why_unmet(card: Card, requirement: Requirement | None) -> str | None:
 
 
 def is_suspect(card: Card) -> bool:
-    """Check whether a card has shown a fault."""
+    """Check whether a card has shown a fault, or its daemon knows one."""
     burnin = card.burnin
     verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
-    return proven_fault(verdict, plan, card.verified) is not None
+    return bool(card.faults) or proven_fault(verdict, plan, card.verified) is not None

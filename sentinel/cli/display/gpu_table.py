@@ -13,7 +13,7 @@ from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, printable
 from sentinel.host.process_setup import STRESSOR
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.rules import WITH_STRESSOR, gpu_state, with_time
+from sentinel.protocol.rules import FAULT_STATES, gpu_state, has_stressor, with_time
 from sentinel.units import format_brief, format_count, format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ GPUS = Table(
         "backoff": "yellow",
         "failed": "bold red",
         "unknown": "red",
+        **dict.fromkeys(FAULT_STATES, "bold red"),
     },
 )
 
@@ -57,10 +58,15 @@ def row(
 ) -> tuple[str, ...]:
     """Return the cells of a GPU; an empty cell is unknown, as are all of a stale status."""
     if stale:
-        name = f"{gpu.index}{'!' if gpu.standing_findings else ''}"
-        return (name, "unknown", "", f"last: {gpu_state(gpu)}", *("" for _ in GPUS.header[4:]))
+        return (
+            _name(gpu),
+            "unknown",
+            "",
+            f"last: {gpu_state(gpu)}",
+            *("" for _ in GPUS.header[4:]),
+        )
     return (
-        f"{gpu.index}{'!' if gpu.standing_findings else ''}",
+        _name(gpu),
         gpu_state(gpu),
         "" if gpu.since_s is None else format_brief(gpu.since_s),
         _holder(gpu, reservations),
@@ -71,6 +77,11 @@ def row(
         rate(gpu),
         _handover(gpu),
     )
+
+
+def _name(gpu: GpuStatus) -> str:
+    """Return the index, and a mark if something is wrong with the GPU."""
+    return f"{gpu.index}{'!' if gpu.standing_findings or gpu.faults else ''}"
 
 
 def title(status: Status) -> str:
@@ -134,7 +145,7 @@ def notes(status: Status) -> Iterator[str]:
         lines += _reasons(
             gpu
             for gpu in status.gpus
-            if not gpu.processes and gpu_state(gpu) not in {"occupied", "reserved"}
+            if not (gpu.processes or gpu.occupied or gpu.admin == "RESERVED")
         )
     for gpu in status.gpus:
         own = [*findings(gpu), *(() if stale else _current_notes(gpu))]
@@ -149,7 +160,8 @@ def grants(status: Status) -> Iterator[str]:
 
 
 def findings(gpu: GpuStatus) -> Iterator[str]:
-    """Yield how many findings count against a GPU, if there are any."""
+    """Yield the known faults of a GPU, and how many findings count against it."""
+    yield from (f"{fault.text}: {fault.remedy}" for fault in gpu.faults or ())
     if gpu.standing_findings:
         last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
         yield f"{gpu.standing_findings} findings, it cannot be trusted{last}"
@@ -261,7 +273,7 @@ def rate(gpu: GpuStatus) -> str:
 
 def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     """Format the holder of a GPU: sentinel, foreign processes, or a reservation."""
-    if gpu_state(gpu) in WITH_STRESSOR:
+    if has_stressor(gpu):
         session = f" [{gpu.session}]" if gpu.session else ""
         return f"sentinel {gpu.workload}{session}" if gpu.workload else "sentinel"
     reservation = next((held for held in reservations if held.id == gpu.reservation), None)

@@ -12,7 +12,7 @@ import click
 from sentinel.cli.options.command_options import duration, wait_option, with_client
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.fleet.drain import PREFIX, drain_by_health, faults
+from sentinel.fleet.drain import PREFIX, drain_by_health, faults, state_of_node
 from sentinel.fleet.job_gpus import (
     JobFiles,
     end_lost,
@@ -26,7 +26,6 @@ from sentinel.fleet.job_gpus import (
 from sentinel.host.device_order import DRIVER_FILES, addresses_by_minor
 from sentinel.host.paths import SIMULATED
 from sentinel.protocol.api_types import GpuStatus
-from sentinel.units import format_count
 
 _FOLDER = Path("/var/lib/sentinel/slurm")
 #: The daemon answers from what it has read already; the whole check must end within a second.
@@ -131,9 +130,7 @@ def healthcheck(folder: Path, drain: bool) -> int:
     files = JobFiles(path=folder)
     try:
         gpus = client.status().gpus
-        found = faults(gpus)
-        no_fault = f"no fault on {format_count(len(gpus), 'GPU')}"
-        click.echo(f"{PREFIX} {'; '.join(found.values()) or no_fault}")
+        click.echo(f"{PREFIX} {state_of_node(gpus)}")
         end_unused(client, files)
         node = os.environ.get("SLURMD_NODENAME", "")
         if drain and node:

@@ -12,7 +12,7 @@ from sentinel.cli.display.gpu_table import GpuJob
 from sentinel.cli.tui.feed import Samples, Usage, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
-from sentinel.protocol.rules import gpu_state
+from sentinel.protocol.rules import FAULT_STATES, gpu_state
 from sentinel.units import format_brief, format_duration
 
 #: By what the table can be sorted.
@@ -23,7 +23,17 @@ _MIN_FLEXIBLE = 10
 #: The number of each cell in :func:`gpu_table.row`.
 _CELLS = {name: number for number, name in enumerate(gpu_table.GPUS.header)}
 #: The order in which states are sorted: what needs attention first.
-_STATES = ("failed", "unknown", "backoff", "stopping", "busy", "reserved", "paused", "idle")
+_STATES = (
+    *FAULT_STATES,
+    "failed",
+    "unknown",
+    "backoff",
+    "stopping",
+    "busy",
+    "reserved",
+    "paused",
+    "idle",
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
+from sentinel.core import faults
 from sentinel.core.attribution import available, budget
 from sentinel.core.gpu_state import GpuState, Pause, Unknown
 from sentinel.core.gpu_step import reattribute
@@ -354,7 +355,8 @@ def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -
     if gpu_state is not None:  # its results are acknowledged also if it is missing
         known = min(command.counted, gpu_state.findings.total)
         findings = replace(gpu_state.findings, acknowledged=known)
-        state = state.with_gpu(replace(gpu_state, findings=findings))
+        gpu_state = faults.acknowledged(replace(gpu_state, findings=findings))
+        state = state.with_gpu(gpu_state)
     text = "acknowledges wrong results"
     return Accepted(Step(state, events=(event,)), text, (command.gpu,))
 

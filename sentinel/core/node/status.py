@@ -245,6 +245,7 @@ def _view(
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
         "findings_acknowledged": gpu_state.findings.acknowledged,
+        "faults": gpu_state.faults,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": kept.since if kept and kept.since else gpu_state.changed,
         "processes": _plain(gpu_state.occupancy.processes)

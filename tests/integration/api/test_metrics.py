@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sentinel.api import metrics_page
 from sentinel.api.counters import BEGUN_XIDS, BUCKETS
 from sentinel.api.metric_table import METRICS
-from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
 from sentinel.core import gpu_state
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase, VerifiedCounts, VerifiedWork
+from sentinel.protocol.xids import XIDS, XidMeaning
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
 from tests.harness.burnin_report import ENDED
 from tests.harness.gpu_environment import ROOT
@@ -92,7 +92,7 @@ def test_every_telemetry_field_has_its_own_series(api: ApiServer) -> None:
     page = scrape(api)
     values = [value for found in page.values() for _, value in found]
     raw = make_telemetry(0.0)
-    elsewhere = {"at", "reasons", "remap_pending", "remap_failed"}
+    elsewhere = {"at", "reasons", "remap_pending", "remap_failed", "recovery_action"}
     for field in fields(Telemetry):
         if field.name not in elsewhere:
             number = getattr(raw, field.name)

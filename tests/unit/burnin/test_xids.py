@@ -9,12 +9,13 @@ import pytest
 from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning, judge_xids
+from sentinel.burnin.checks.xid_checks import judge_xids
 from sentinel.burnin.record import GpuRecord, Stretches, load
 from sentinel.burnin.xids import XidEvent, joined, missed, parse_xid
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.xids import XIDS, XidMeaning
 
 BUS = "00000000:3B:00.0"
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sentinel.config.build import build_config
 from sentinel.config.model import Config
+from sentinel.core import faults
 from sentinel.core.gpu_state import (
     Busy,
     Findings,
@@ -50,7 +51,9 @@ def health(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> GpuStat
 
 
 def assessed(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> Step[GpuState]:
-    return assess(gpu_state, Observation(now=seen.at, readings={"GPU-0": seen}), config)
+    observation = Observation(now=seen.at, readings={"GPU-0": seen})
+    known = faults.update(gpu_state, observation, config).state
+    return assess(known, observation, config)
 
 
 def level(gpu_state: GpuState) -> GpuHealth:

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from sentinel.protocol.rules import GPU_STATES
+from sentinel.protocol.rules import FAULT_STATES, GPU_STATES
 
 SHEET = files("sentinel.web").joinpath("style.css").read_text()
 #: The least contrast of text, and of what is not text (WCAG 2.2, 1.4.3 and 1.4.11).
@@ -81,7 +81,7 @@ def test_curves_are_visible_on_the_bands_of_phases(theme: str) -> None:
 def test_each_state_of_a_gpu_has_a_colour() -> None:
     words = re.findall(r"^  (\[data-state.*) \{ --state: var\(--\w+\); \}$", SHEET, re.MULTILINE)
     assert {state for selector in words for state in re.findall(r'"(\w+)"', selector)} == set(
-        GPU_STATES
+        GPU_STATES | FAULT_STATES
     )
 
 

@@ -1,0 +1,102 @@
+"""Name the known faults of a GPU, each with its remedy, and report their changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sentinel.config.model import Config
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import Observation
+from sentinel.core.step import Event, Step, gpu_event
+from sentinel.protocol.gpu import Reading, Telemetry
+from sentinel.protocol.views import FaultKind, GpuFault
+from sentinel.protocol.xids import XIDS, XidMeaning
+
+#: What to do about an XID, by NVIDIA's bucket of immediate actions; the first that applies counts.
+_REMEDIES = {
+    "RESTART_BM": "reboot the node; if it comes back, have the GPU replaced",
+    "CONTACT_SUPPORT": "have the GPU replaced",
+    "CHECK_MECHANICALS": "check the power cables and the seat of the card",
+    "WORKFLOW_NVLINK_ERR": "reset the GPUs of the link; if it comes back, have the link checked",
+    "WORKFLOW_XID_48": "reset the GPU; if it comes back, have the GPU replaced",
+    "RESET_GPU": "reset the GPU; if it comes back, have the GPU replaced",
+    "RESTART_APP": "reset the GPU when its jobs have ended",
+}
+
+
+def with_xid(gpu_state: GpuState, number: int) -> GpuState:
+    """Remember an XID that means a hardware fault."""
+    xid = XIDS.get(number)
+    if xid is None or xid.meaning is not XidMeaning.FAIL:
+        return gpu_state
+    return replace(gpu_state, fault_xids=gpu_state.fault_xids | {number})
+
+
+def acknowledged(gpu_state: GpuState) -> GpuState:
+    """Take the XIDs and the uncorrectable errors of a GPU as known: they are no fault any more."""
+    telemetry = gpu_state.telemetry
+    known = 0 if telemetry is None else telemetry.ecc_uncorrected_total or 0
+    return replace(gpu_state, fault_xids=frozenset(), known_uncorrectable=known)
+
+
+def update(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
+    """Name the faults by what is known now, and report those that are new or over."""
+    reading = seen.readings.get(gpu_state.gpu.uuid)
+    telemetry = reading.telemetry if reading is not None else None
+    if _has_restarted(gpu_state.telemetry, telemetry):
+        gpu_state = replace(gpu_state, fault_xids=frozenset(), known_uncorrectable=0)
+    before = {fault.kind: fault for fault in gpu_state.faults}
+    after = {
+        fault.kind: fault for fault in _faults(gpu_state, reading, telemetry or gpu_state.telemetry)
+    }
+    if before == after:
+        return Step(gpu_state)
+    events: list[Event] = []
+    for kind in FaultKind:
+        if kind in after and before.get(kind) != after[kind]:
+            fault = after[kind]
+            fields = {"fault": kind.value, "reason": fault.text, "remedy": fault.remedy}
+            events.append(gpu_event("gpu.fault", gpu_state, seen.now, **fields))
+        if kind in before and kind not in after:
+            fields = {"fault": kind.value, "reason": before[kind].text}
+            events.append(gpu_event("gpu.fault_over", gpu_state, seen.now, **fields))
+    return Step(replace(gpu_state, faults=tuple(after.values())), events=tuple(events))
+
+
+def _has_restarted(before: Telemetry | None, after: Telemetry | None) -> bool:
+    """Check whether the GPU was reset or its driver loaded again: its energy counts from zero."""
+    if before is None or before.energy_j is None or after is None or after.energy_j is None:
+        return False
+    return after.energy_j < before.energy_j
+
+
+def _faults(
+    gpu_state: GpuState, reading: Reading | None, telemetry: Telemetry | None
+) -> Iterator[GpuFault]:
+    """Yield at most one fault of each kind, worst first."""
+    lost = [fault for fault in gpu_state.faults if fault.kind is FaultKind.LOST]
+    if reading is None:  # its driver is released, or the probe was just replaced
+        yield from lost
+    elif reading.lost:
+        text = f"the driver has lost it: {reading.fault}"
+        yield GpuFault(kind=FaultKind.LOST, text=text, remedy=_REMEDIES["RESTART_BM"])
+    if gpu_state.fault_xids:
+        xids = [XIDS[number] for number in sorted(gpu_state.fault_xids)]
+        text = "; ".join(f"XID {xid.number}: {xid.name}" for xid in xids)
+        buckets = {xid.bucket for xid in xids}
+        remedy = next(do for bucket, do in _REMEDIES.items() if bucket in buckets)
+        yield GpuFault(kind=FaultKind.XID, text=text, remedy=remedy)
+    if telemetry is None:
+        return
+    if telemetry.recovery_action not in {None, "none"}:
+        action = (telemetry.recovery_action or "").replace("_", " ")
+        text = f"the driver demands a recovery: {action}"
+        yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=f"do that: {action}")
+    if telemetry.remap_failed:
+        text, remedy = "a faulty row of its memory could not be replaced", "have the GPU replaced"
+        yield GpuFault(kind=FaultKind.UNCORRECTABLE, text=text, remedy=remedy)
+    elif (count := telemetry.ecc_uncorrected_total or 0) > gpu_state.known_uncorrectable:
+        text = f"{count} uncorrectable errors of its memory since the driver was loaded"
+        remedy = _REMEDIES["WORKFLOW_XID_48"]
+        yield GpuFault(kind=FaultKind.UNCORRECTABLE, text=text, remedy=remedy)

@@ -1,0 +1,94 @@
+"""A known fault is never "no fault": in the status, health, Slurm's health check and metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.fleet.drain import PREFIX
+from sentinel.protocol.views import FaultKind
+from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+
+PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
+    FaultKind.LOST: (lambda host: host.registry.inject(host.uuid(1), "lost"), "has lost it"),
+    FaultKind.XID: (
+        lambda host: host.registry.throw_xids(host.uuid(1), 48, 95),
+        "XID 48: double bit ECC error; XID 95: uncontained memory error",
+    ),
+    FaultKind.RECOVERY: (
+        lambda host: host.registry.inject_figures(host.uuid(1), {"recovery_action": "gpu_reset"}),
+        "the driver demands a recovery: gpu reset",
+    ),
+    FaultKind.UNCORRECTABLE: (
+        lambda host: host.registry.inject_figures(host.uuid(1), {"ecc_uncorrected_total": 2}),
+        "2 uncorrectable errors of its memory",
+    ),
+}
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("flags", [(), ("--paused",)], ids=["", "paused"])
+def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
+    daemon: Daemon, kind: FaultKind, flags: tuple[str, ...]
+) -> None:
+    plant, words = PLANT[kind]
+    daemon.start(2, *flags)
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    healthy = daemon.run_unchecked("slurm", "healthcheck").out
+    assert healthy == f"{PREFIX} no fault on 2 GPUs\n"
+    plant(daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    (fault,) = daemon.gpu(1).faults
+    assert fault.kind == kind
+    assert words in fault.text
+    assert daemon.gpu(0).faults == ()
+    shown = daemon.run("status")
+    row = next(line for line in shown.splitlines() if line.split()[:1] == ["1!"])
+    assert row.split()[1] == kind
+    assert f"GPU 1: {fault.text}: {fault.remedy}" in " ".join(shown.split())
+    health = daemon.run_unchecked("health", "--json")
+    assert health.code == 1
+    assert [gpu["faults"] for gpu in json.loads(health.out)["gpus"]] == [
+        [],
+        [{"kind": kind, "text": fault.text, "remedy": fault.remedy}],
+    ]
+    checked = daemon.run("slurm", "healthcheck")
+    assert words in checked
+    assert "no fault on 1 GPU" in checked
+    # Also without any burn-in, the condition of the node names it.
+    npd = daemon.run_unchecked("health", "--npd")
+    assert npd.code == 1
+    assert "GPU 1 " in npd.out
+
+
+def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
+    daemon.start(1, "--paused")
+    eventually(lambda: daemon.gpu().read_s is not None)
+    daemon.host.registry.throw_xids(daemon.host.uuid(0), 13, 31, 43, 45)
+    log = Path(daemon.client.status().daemon.log or "")
+    eventually(lambda: log.read_text().count("gpu.xid") >= 4)
+    assert daemon.gpu().faults == ()
+    assert daemon.run("slurm", "healthcheck") == f"{PREFIX} no fault on 1 GPU\n"
+
+
+def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> None:
+    daemon.start(1, "--paused")
+    eventually(lambda: daemon.gpu().read_s is not None)
+    daemon.host.registry.throw_xids(daemon.host.uuid(0), 48)
+    eventually(lambda: daemon.gpu().faults)
+    done = daemon.run("health", "--acknowledge", "0", "--reason", "reset by hand")
+    assert "acknowledged faults of GPU 0" in done
+    eventually(lambda: daemon.gpu().faults == ())
+    again = daemon.run_unchecked("health", "--acknowledge", "0", "--reason", "again")
+    assert again.code != 0

@@ -1,0 +1,107 @@
+"""Each known fault is one, with a remedy, until its cause has gone or it is acknowledged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sentinel.config.model import Config
+from sentinel.core.faults import acknowledged, update, with_xid
+from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
+from sentinel.protocol.gpu import Gpu, Reading, Telemetry
+from sentinel.protocol.views import FaultKind
+from sentinel.protocol.xids import XIDS, XidMeaning
+
+GPU = Gpu(uuid="GPU-0", index=0, name="H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
+LOST, XID, RECOVERY, UNCORRECTABLE = FaultKind
+
+
+def read(gpu_state: GpuState, *, lost: bool = False, **telemetry: Any) -> Step[GpuState]:
+    """Apply a reading, and keep its telemetry as the assessment of the health does."""
+    found = None if lost else Telemetry(at=1.0, **telemetry)
+    reading = Reading(
+        uuid="GPU-0", at=1.0, lost=lost, fault="GPU is lost" if lost else None, telemetry=found
+    )
+    step = update(gpu_state, Observation(now=1.0, readings={"GPU-0": reading}), Config())
+    return step._replace(state=replace(step.state, telemetry=found or gpu_state.telemetry))
+
+
+def kinds(gpu_state: GpuState) -> tuple[FaultKind, ...]:
+    return tuple(fault.kind for fault in gpu_state.faults)
+
+
+def events(step: Step[GpuState]) -> list[tuple[str, object]]:
+    return [(event.name, event.fields["fault"]) for event in step.events]
+
+
+@pytest.mark.parametrize(
+    ("xids", "telemetry", "expected", "text", "remedy"),
+    [
+        ((), {"lost": True}, (LOST,), "GPU is lost", "reboot"),
+        ((48,), {}, (XID,), "XID 48: double bit ECC error", "reset"),
+        ((95, 48), {}, (XID,), "XID 48: .*; XID 95: uncontained memory error", "reset"),
+        ((79, 94), {}, (XID,), "XID 79: GPU has fallen off the bus", "reboot"),
+        ((), {"recovery_action": "node_reboot"}, (RECOVERY,), "node reboot", "node reboot"),
+        ((), {"ecc_uncorrected_total": 3}, (UNCORRECTABLE,), "3 uncorrectable", "reset"),
+        ((), {"remap_failed": True}, (UNCORRECTABLE,), "could not be replaced", "replaced"),
+        ((79,), {"lost": True}, (LOST, XID), "GPU is lost", "reboot"),
+        ((13, 31, 43, 45), {"recovery_action": "none", "remap_failed": False}, (), "", ""),
+        ((63, 92, 154, 999), {"ecc_uncorrected_total": 0}, (), "", ""),
+    ],
+)
+def test_a_fault_has_its_words_and_a_remedy(
+    xids: tuple[int, ...],
+    telemetry: dict[str, Any],
+    expected: tuple[FaultKind, ...],
+    text: str,
+    remedy: str,
+) -> None:
+    state = GpuState(gpu=GPU)
+    for number in xids:
+        state = with_xid(state, number)
+    step = read(state, **telemetry)
+    assert kinds(step.state) == expected
+    assert events(step) == [("gpu.fault", kind.value) for kind in expected]
+    for fault in step.state.faults[:1]:
+        assert re.search(text, fault.text)
+        assert remedy in fault.remedy
+
+
+def test_each_xid_that_means_a_hardware_fault_has_a_remedy() -> None:
+    for xid in XIDS.values():
+        step = read(with_xid(GpuState(gpu=GPU), xid.number))
+        assert bool(step.state.faults) == (xid.meaning is XidMeaning.FAIL), xid
+        assert all(fault.remedy for fault in step.state.faults)
+
+
+def test_a_fault_is_reported_once_and_when_it_is_over() -> None:
+    step = read(GpuState(gpu=GPU), lost=True)
+    again = read(step.state, lost=True)
+    assert events(again) == []
+    assert kinds(update(again.state, Observation(now=2.0), Config()).state) == (LOST,), "released"
+    assert events(read(again.state)) == [("gpu.fault_over", "lost")]
+
+
+def test_an_acknowledgement_ends_what_was_known_and_no_more() -> None:
+    state = read(with_xid(GpuState(gpu=GPU), 48), ecc_uncorrected_total=2).state
+    assert kinds(state) == (XID, UNCORRECTABLE)
+    step = read(acknowledged(state), ecc_uncorrected_total=2)
+    assert events(step) == [("gpu.fault_over", "xid"), ("gpu.fault_over", "uncorrectable")]
+    assert kinds(read(step.state, ecc_uncorrected_total=3).state) == (UNCORRECTABLE,)
+    demanded = acknowledged(read(state, recovery_action="gpu_reset", remap_failed=True).state)
+    assert kinds(read(demanded, recovery_action="gpu_reset", remap_failed=True).state) == (
+        RECOVERY,
+        UNCORRECTABLE,
+    )
+
+
+def test_an_xid_stands_until_the_gpu_was_reset() -> None:
+    state = read(with_xid(GpuState(gpu=GPU), 95), energy_j=1000.0).state
+    state = read(state, energy_j=2000.0).state
+    assert kinds(read(state).state) == (XID,), "an energy that is not read proves nothing"
+    assert kinds(read(state, energy_j=5.0).state) == ()
