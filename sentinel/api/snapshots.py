@@ -152,6 +152,7 @@ class Views:
                 name=view.name,
                 pci_bus_id=view.pci_bus_id,
                 memory_total=view.memory_total,
+                renumbered=view.renumbered,
             )
             for view in self.gpus
         )

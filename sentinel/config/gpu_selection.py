@@ -160,6 +160,9 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
             raise _no_such_gpu(f"no GPU matches {selector!r}", gpus)
         if len(matches) > 1 and matches is not gpus:
             raise _no_such_gpu(f"{selector!r} matches several GPUs", gpus)
+        if selector.isdigit() and (now := matches[0].renumbered):
+            what = f"GPU {selector} was {matches[0].uuid} when the daemon started; {now}"
+            raise _no_such_gpu(what, gpus)
         chosen.update(gpu.uuid for gpu in matches)
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
@@ -194,5 +197,9 @@ def _choices(gpus: Sequence[Gpu]) -> str:
     """List the possible selectors, for an error message."""
     if not gpus:
         return "There is no GPU to choose from."
-    lines = [f"  {gpu.index}  {gpu.uuid}  {gpu.pci_bus_id}  {gpu.name}" for gpu in gpus]
+    lines = [
+        f"  {gpu.index}  {gpu.uuid}  {gpu.pci_bus_id}  {gpu.name}"
+        f"{f'  ({gpu.renumbered})' if gpu.renumbered else ''}"
+        for gpu in gpus
+    ]
     return "\n".join(["Choose by index, UUID or PCI address, or `all`:", *lines])

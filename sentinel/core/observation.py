@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from sentinel.protocol.commands import Command, ServiceWarning
 from sentinel.protocol.gpu import GpuProcess, Reading
-from sentinel.protocol.probe import Inventory, Unavailable, XidReport, XidsWatched
+from sentinel.protocol.probe import Inventory, Listed, Unavailable, XidReport, XidsWatched
 from sentinel.protocol.stressor import ChildMessage
 
 
@@ -152,6 +152,7 @@ class ProbeFacts(ProcessFacts):
     """New facts about the probe, its newest readings and its calls in flight."""
 
     inventory: Inventory | None = None
+    listed: Listed | None = None
     unavailable: Unavailable | None = None
     #: By UUID of the GPU.
     readings: Mapping[str, Reading] = field(default_factory=dict)

@@ -8,6 +8,7 @@ never return. Neither may delay the other GPUs: see scheduler.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -36,6 +37,7 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.probe import (
     Activate,
     Inventory,
+    Listed,
     ProbeFailed,
     ProbeSpec,
     Standby,
@@ -111,6 +113,7 @@ def _read(
         return
     publisher.send_last(inventory)
     scheduler = ReadScheduler(lambda error: _end(publisher, error))
+    listing = functools.partial(_list_again, driver, publisher)
     services = SharedServices(
         driver=driver,
         inflight_calls=announcements,
@@ -118,6 +121,8 @@ def _read(
         publisher=publisher,
         stamps=Stamps(stamps.detach(), MAX_GPUS),
         wake=scheduler.wake,
+        # In a thread: it calls other GPUs, too.
+        list_again=lambda: threading.Thread(target=listing, name="list", daemon=True).start(),
     )
     readers = [
         Reader(uuid=uuid, place=place, spec=spec, services=services)
@@ -143,6 +148,12 @@ def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCa
     gpus = driver.gpus(skip)
     inflight_calls.finish(0)
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
+
+
+def _list_again(driver: Driver, publisher: Publisher) -> None:
+    """Send the indices that the driver has now."""
+    with contextlib.suppress(DriverError):  # then those of the start are shown
+        publisher.send_last(Listed(indices={gpu.uuid: gpu.index for gpu in driver.gpus(())}))
 
 
 def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:

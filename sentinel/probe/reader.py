@@ -109,6 +109,8 @@ class SharedServices:
     stamps: Stamps
     #: Has the scheduler check what is due.
     wake: Callable[[], None]
+    #: Has the indices of all GPUs sent again.
+    list_again: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ class Reader:
         self._modes = _Modes()
         self._load = _Load()
         self._computing: tuple[int, ...] | None = None
-        self._faulty = False
+        self._faulty = self._lost = False
         self._fault_at = -math.inf
         # Private to the memory job or to the poll job.
         self._memory_failures = self._poll_failures = 0
@@ -357,6 +359,7 @@ class Reader:
         """Resume the memory job after a full reading that began after the fault."""
         if full and self._faulty and self._latest():
             self._faulty = False
+            self._set_lost(lost=False)
             self.poll_memory.request()
             self._services.wake()
 
@@ -419,8 +422,15 @@ class Reader:
             if not self._unsent:
                 self._sent_used = memory.used
 
+    def _set_lost(self, *, lost: bool) -> None:
+        """Note whether the GPU is lost; a change may give the others new indices."""
+        if lost != self._lost:
+            self._lost = lost
+            self._services.list_again()
+
     def _publish_fault(self, now: float, error: DriverError, *, lost: bool) -> None:
         """Publish that the GPU is unknown, and why; from now on only polls retry."""
+        self._set_lost(lost=lost)
         with self._publishing:
             self._faulty, self._fault_at = True, time.monotonic()
             self._modes_until = 0.0

@@ -115,6 +115,8 @@ class Gpu:
     memory_total: int
     #: The serial number of the board; None if it has none.
     serial: str | None = None
+    #: What nvidia-smi's numbers are now, if the index is not its number any more.
+    renumbered: str | None = None
 
 
 class ProcessKind(StrEnum):

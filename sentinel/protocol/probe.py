@@ -20,6 +20,13 @@ class Inventory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The indices that NVML has now, after a GPU was lost or has come back; by UUID."""
+
+    indices: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unavailable:
     """The driver is unavailable; the probe exits after this message."""
 
@@ -73,7 +80,9 @@ class XidsWatched:
     gpus: tuple[WatchedGpu, ...]
 
 
-ProbeMessage = Inventory | Unavailable | ProbeFailed | Standby | Reading | XidReport | XidsWatched
+ProbeMessage = (
+    Inventory | Listed | Unavailable | ProbeFailed | Standby | Reading | XidReport | XidsWatched
+)
 PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 

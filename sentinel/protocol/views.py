@@ -275,7 +275,7 @@ class GpuFields:
     """
 
     uuid: str
-    #: nvidia-smi's index.
+    #: nvidia-smi's index at the start of the daemon.
     index: int
     name: str
     pci_bus_id: str
@@ -292,6 +292,13 @@ class GpuFields:
     reason: str
     #: The serial number of the board; None if it has none.
     serial: str | None = None
+    renumbered: str | None = field(
+        default=None,
+        metadata=described(
+            "What nvidia-smi's numbers are now, if `index` is not its number any more: then no"
+            " number selects the GPU. Else null."
+        ),
+    )
     findings: int = 0
     findings_acknowledged: int = field(
         default=0, metadata=described("How many of `findings` no longer count.")

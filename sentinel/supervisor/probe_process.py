@@ -12,6 +12,7 @@ from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Activate,
     Inventory,
+    Listed,
     ProbeFailed,
     ProbeMessage,
     ProbeSpec,
@@ -130,6 +131,10 @@ class SpareProbe(ReplaceableProcess[ProbeMessage]):
         return closed
 
 
+#: The fields of ProbeFacts that are a message as it is.
+_FIELDS = {Listed: "listed", Unavailable: "unavailable", XidsWatched: "xids_watched"}
+
+
 class ProbeProcess(ReplaceableProcess[ProbeMessage]):
     """The process that reads the GPUs, and its replacements.
 
@@ -200,14 +205,12 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
                         [gpu.uuid for gpu in inventory.gpus], self._slot_order
                     )
                     facts = replace(facts, inventory=inventory)
-                case Unavailable() as unavailable:
-                    facts = replace(facts, unavailable=unavailable)
+                case Listed() | Unavailable() | XidsWatched():
+                    facts = replace(facts, **{_FIELDS[type(message)]: message})  # type: ignore[arg-type]
                 case ProbeFailed(reason=reason):
                     facts = replace(facts, failed=reason)
                 case XidReport() as report:
                     facts = replace(facts, xids=(*facts.xids, report))
-                case XidsWatched() as watched:
-                    facts = replace(facts, xids_watched=watched)
                 case Standby():
                     pass  # of a spare probe that was activated before its message was read
         return facts

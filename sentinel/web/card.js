@@ -94,6 +94,7 @@ export class Card {
 
   #notes(gpu, word, lost) {
     const notes = gpu.faults.map(({ text, remedy }) => `${text}: ${remedy}`);
+    if (gpu.renumbered) notes.push(gpu.renumbered);
     const findings = gpu.findings - gpu.findings_acknowledged;
     if (findings) notes.push(`${findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
     if (gpu.health_cause === "hardware") notes.push(healthText(gpu));

@@ -157,7 +157,7 @@ def _known(context: ApiContext) -> list[KnownGpu]:
     here = [
         KnownGpu(
             uuid=view.uuid,
-            index=view.index,
+            index=None if view.renumbered else view.index,
             serial=view.serial,
             pci_bus_id=view.pci_bus_id,
             present=True,

@@ -260,11 +260,11 @@ def _lines(cards: Sequence[Card]) -> Iterator[str]:
     )
     yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
-        yield from (f"GPU {card.index}: {fault.text}: {fault.remedy}" for fault in card.faults)
+        name = card.uuid if card.index is None else f"GPU {card.index}"
+        yield from (f"{name}: {fault.text}: {fault.remedy}" for fault in card.faults)
         if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
             yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:
-            name = card.uuid if card.index is None else f"GPU {card.index}"
             count = format_count(results.errors + results.findings, "wrong result")
             when = f"{results.at:%Y-%m-%d %H:%M}"
             outcome = f", {results.outcome}" if results.outcome else ""

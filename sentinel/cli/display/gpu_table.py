@@ -160,8 +160,10 @@ def grants(status: Status) -> Iterator[str]:
 
 
 def findings(gpu: GpuStatus) -> Iterator[str]:
-    """Yield the known faults of a GPU, and how many findings count against it."""
+    """Yield what is wrong: known faults, a stale index, and the findings that count."""
     yield from (f"{fault.text}: {fault.remedy}" for fault in gpu.faults or ())
+    if gpu.renumbered:
+        yield f"{gpu.renumbered}; name this one by its UUID, {gpu.uuid}"
     if gpu.standing_findings:
         last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
         yield f"{gpu.standing_findings} findings, it cannot be trusted{last}"

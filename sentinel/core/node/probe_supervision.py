@@ -121,6 +121,10 @@ def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> S
             "gpus": len(facts.inventory.gpus),
         }
         events.append(Event(name="probe.ready", at=now, fields=fields))
+    if facts.inventory is not None:
+        state = _renumbered(state, {gpu.uuid: gpu.index for gpu in facts.inventory.gpus})
+    if facts.listed is not None:
+        state = _renumbered(state, facts.listed.indices)
     if facts.unavailable is not None:
         fields = {"code": facts.unavailable.code, "reason": facts.unavailable.reason}
         events.append(Event(name="driver.unavailable", at=now, fields=fields))
@@ -137,6 +141,23 @@ def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> S
         gpu = blamed.uuid if blamed is not None else None
         events.append(Event(name="probe.exited", at=now, gpu=gpu, fields=fields))
     return Step(state, events=tuple(events), due=due)
+
+
+def _renumbered(state: State, listed: Mapping[str, int]) -> State:
+    """Note for each GPU what nvidia-smi's numbers are now, if its index is not its number."""
+    uuids = {index: uuid for uuid, index in listed.items()}
+    gpu_states = {}
+    for uuid, gpu_state in state.gpu_states.items():
+        index, now = gpu_state.gpu.index, listed.get(uuid)
+        text = None if now == index else f"nvidia-smi has it as {now} now"
+        if now is None:
+            other = uuids.get(index)
+            text = (
+                f"nvidia-smi's {index} is {other} now" if other else "nvidia-smi lists it no more"
+            )
+        gpu = replace(gpu_state.gpu, renumbered=text)
+        gpu_states[uuid] = gpu_state if gpu == gpu_state.gpu else replace(gpu_state, gpu=gpu)
+    return state.with_gpu_states(gpu_states)
 
 
 def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[State, Call | None]:

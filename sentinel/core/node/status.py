@@ -231,6 +231,7 @@ def _view(
         "pci_bus_id": gpu_state.gpu.pci_bus_id,
         "memory_total": gpu_state.gpu.memory_total,
         "serial": gpu_state.gpu.serial,
+        "renumbered": gpu_state.gpu.renumbered,
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
         "admin": kept.admin if kept else "ENABLED",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -240,3 +242,36 @@ def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> 
             sentinel.wait_for("stressor.ready", gpu=0, count=nth + 1)
         assert sentinel.names().count("gpu.busy") == len(IMPOSSIBLE_PIDS)
         assert "stressor.stopped" not in sentinel.names(1)
+
+
+@pytest.mark.long
+def test_a_number_never_means_another_gpu_than_that_of_nvidia_smi(nvml: NvmlHost) -> None:
+    """After a loss, nvidia-smi's GPU 0 is the second card."""
+    first, second = nvml.uuid(0), nvml.uuid(1)
+
+    def command(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "sentinel", *words],
+            env=nvml.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    with nvml.sentinel(2, *QUICK, "--paused", api=True) as sentinel:
+        eventually(lambda: command("pause", "0")[0] == 0)
+        nvml.inject(order=(1,))
+        assert sentinel.wait_for("gpu.fault", gpu=0)["fault"] == "lost"
+        eventually(lambda: f"nvidia-smi's 0 is {second} now" in command("status")[1])
+        assert first in command("status")[1]
+        for number in ("0", "1", "0-1"):
+            code, text = command("pause", number)
+            assert code != 0, text
+            assert f"nvidia-smi's 0 is {second} now" in text
+            assert f"1 {second}" in text
+            assert "nvidia-smi has it as 0 now" in text
+        assert command("pause", second)[0] == 0
+        nvml.inject()
+        sentinel.wait_for("gpu.fault_over", gpu=0)
+        eventually(lambda: command("pause", "1")[0] == 0)
