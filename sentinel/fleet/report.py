@@ -146,12 +146,13 @@ class _Subject:
 
 def _subjects(node: FleetNode) -> Iterator[_Subject]:
     """Yield the node, if something is wrong with it, and its GPUs that are not PASS."""
-    nothing = () if node.gpus or node.missing else ("no GPU was tested",)
+    nothing = node.unproved if node.gpus or node.missing else ("no GPU was tested",)
     if not node.missing and (node.bad or nothing):
         yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=nothing)
     for gpu in node.gpus:
         if gpu.verdict.value in LISTED:
-            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
+            incomplete = (*gpu.gpu.incomplete, *gpu.unproved)
+            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=incomplete)
 
 
 def _outlier(subjects: Sequence[_Subject]) -> Outlier:

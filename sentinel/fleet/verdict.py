@@ -6,13 +6,17 @@ A comparison can make a node's own verdict worse, never better; a missing node i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds, worst_first
+from sentinel.burnin.checks.evidence import NOTHING
+from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.golden_checks import by_key, count_votes, stored_before
 from sentinel.burnin.verdict import Verdict, describe_result
+from sentinel.config.expectation import Expectation
+from sentinel.fleet.expected import expectation_of, judge_by
 from sentinel.fleet.fleet_checks import (
     CHECKS,
     GpuEvidence,
@@ -21,6 +25,7 @@ from sentinel.fleet.fleet_checks import (
     NodeEvidence,
     groups_of,
     hardware_of,
+    unlike_others,
 )
 from sentinel.fleet.node_files import FleetFiles
 from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
@@ -57,6 +62,8 @@ class FleetGpu:
     results: tuple[CheckResult, ...]
     #: The comparisons that could not be made, and why.
     not_tested: tuple[str, ...]
+    #: What of the fleet's expectation is not known of it.
+    unproved: tuple[str, ...] = ()
 
     @property
     def bad(self) -> tuple[CheckResult, ...]:
@@ -66,7 +73,7 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        return (*(describe_result(result) for result in self.bad), *self.gpu.incomplete)
+        return (*map(describe_result, self.bad), *self.gpu.incomplete, *self.unproved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,8 @@ class FleetNode(NodeFile):
     gpus: tuple[FleetGpu, ...] = ()
     #: The comparisons of the node that failed or warned, the failed ones first.
     results: tuple[CheckResult, ...] = ()
+    #: What of the fleet's expectation is not known of it.
+    unproved: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -95,7 +104,7 @@ class FleetNode(NodeFile):
         """Why it is not PASS, without the reasons of its GPUs."""
         if self.missing:
             return (self.missing, self.last_seen) if self.last_seen else (self.missing,)
-        found = tuple(describe_result(result) for result in self.bad)
+        found = (*map(describe_result, self.bad), *self.unproved)
         return found if self.gpus else (*found, "no GPU was tested")
 
 
@@ -145,8 +154,16 @@ class FleetVerdict:
         return self.thresholds.of(check, CHECKS[check].limits)
 
 
-def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
-    """Judge a fleet by what its nodes have reported, whatever the order of the files."""
+def judge_fleet(
+    files: FleetFiles, thresholds: Thresholds, expectation: Expectation = NOTHING
+) -> FleetVerdict:
+    """Judge a fleet by what its nodes have reported, whatever the order of the files.
+
+    Args:
+        files: What the folder of the fleet has.
+        thresholds: The limits that differ from the defaults.
+        expectation: What each node must be, beside its own expectation.
+    """
     files = FleetFiles(
         run=files.run,
         nodes=tuple(sorted(files.nodes, key=lambda node: node.name)),
@@ -156,14 +173,30 @@ def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
     by_hardware = {group.hardware: group for group in groups}
     results = [node.result for node in files.nodes if node.result is not None]
     votes = count_votes(by_key(gpu.golden_checksums) for result in results for gpu in result.gpus)
-    nodes = tuple(_judge_node(node, by_hardware, votes, thresholds) for node in files.nodes)
+    unlike = unlike_others(
+        files.nodes,
+        lambda result, model, name: any(
+            name in one.of(model) for one in (expectation, expectation_of(result))
+        ),
+    )
+    nodes = tuple(
+        _judge_node(
+            node,
+            by_hardware,
+            votes,
+            thresholds,
+            expectation=expectation,
+            unlike=unlike.get(node.name, ()),
+        )
+        for node in files.nodes
+    )
     verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
     return FleetVerdict(
         run=files.run,
         verdict=_worst(verdicts),
         nodes=nodes,
         groups=groups,
-        notices=tuple(_notices(files)),
+        notices=tuple(_notices(files, expectation)),
         thresholds=thresholds,
     )
 
@@ -189,44 +222,58 @@ def _judge_node(
     groups: Mapping[Hardware, Group],
     votes: Mapping[str, Counter[str]],
     thresholds: Thresholds,
+    *,
+    expectation: Expectation,
+    unlike: Sequence[str],
 ) -> FleetNode:
     """Judge a node by its own verdict, its GPUs and what stands out in comparison."""
     result = node.result
     if result is None:
         return FleetNode(**vars(node))
     stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.golden_checksums)
+    by_expectation = judge_by(expectation, result)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
     gpus = tuple(
         _judge_gpu(
-            node.name, GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored), thresholds
+            node.name,
+            GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored),
+            thresholds,
+            expected,
         )
-        for gpu, group in members
+        for (gpu, group), expected in zip(members, by_expectation.gpus, strict=True)
     )
-    found: list[CheckResult] = []
+    found: list[CheckResult] = [*by_expectation.node]
+    unknown = tuple(unproved(found))
     if members:
         # The node is compared by the hardware that most of its GPUs are.
         number, _ = Counter(group.number for _, group in members).most_common(1)[0]
         group = next(group for _, group in members if group.number == number)
         evidence = NodeEvidence(
-            gpus=tuple(gpu for gpu, its in members if its is group), group=group
+            gpus=tuple(gpu for gpu, its in members if its is group), group=group, unlike=unlike
         )
-        found = CHECKS.run(evidence, thresholds)
+        found += CHECKS.run(evidence, thresholds)
     bad = worst_first(found)
-    own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
+    is_whole = bool(gpus) and not unknown
+    own = result.verdict if is_whole else _worst({result.verdict, Verdict.INCOMPLETE})
     verdict = _worst({_worse(own, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)})
-    return FleetNode(**vars(node), verdict=verdict, gpus=gpus, results=bad)
+    return FleetNode(**vars(node), verdict=verdict, gpus=gpus, results=bad, unproved=unknown)
 
 
-def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> FleetGpu:
-    """Judge a GPU by its own verdict and what stands out in comparison."""
+def _judge_gpu(
+    node: str, evidence: GpuEvidence, thresholds: Thresholds, expected: CheckResult | None
+) -> FleetGpu:
+    """Judge a GPU by its own verdict, what is expected, and what stands out in comparison."""
     found = CHECKS.run(evidence, thresholds)
-    bad = worst_first(found)
+    wanted = [] if expected is None else [expected]
+    bad, unknown = worst_first([*wanted, *found]), tuple(unproved(wanted))
+    own = _worst({evidence.gpu.verdict, *({Verdict.INCOMPLETE} if unknown else ())})
     return FleetGpu(
         node=node,
         gpu=evidence.gpu,
         group=evidence.group.number,
-        verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad)),
+        verdict=_worse(own, (*evidence.gpu.checks, *bad)),
         results=bad,
+        unproved=unknown,
         not_tested=tuple(
             f"{result.id}: {result.evidence}"
             for result in found
@@ -235,11 +282,16 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
     )
 
 
-def _notices(files: FleetFiles) -> Iterable[str]:
+def _notices(files: FleetFiles, expectation: Expectation) -> Iterable[str]:
     """Yield what a reader must know before the verdicts."""
     results = [node.result for node in files.nodes if node.result is not None]
     if files.run is None:
         yield "There is no fleet.json: a node that has written no report is not known here."
+    uncounted = [n.name for n in files.nodes if n.result is not None and not n.result.is_counted]
+    if uncounted and expectation.gpus is None:
+        some, left = ", ".join(uncounted[:_MAX_NAMES]), len(uncounted) - _MAX_NAMES
+        others = f" and {left:,} more" if left > 0 else ""
+        yield f"The number of GPUs was not checked on {some}{others}: --expect says it."
     if simulated := sum(result.run.simulated for result in results):
         some = f"The GPUs of {format_count(simulated, 'node')} are"
         which = "These" if simulated == len(results) else some

@@ -23,11 +23,12 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
+from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
+from sentinel.config.expectation import Expectation
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import FindingPlace
@@ -86,6 +87,7 @@ class LoadEvidence(GrowthEvidence):
     #: The model's name, for messages.
     model: str = ""
     node: tuple[Counters, ...] = ()
+    expectation: Expectation = NOTHING
     #: Why the kernel's log has not all XIDs, or None.
     kernel_log_error: str | None = None
     #: The faults of the kernel's log that are of this GPU, and why there are none, or None.

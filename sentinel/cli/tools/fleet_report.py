@@ -25,13 +25,23 @@ from sentinel.cli.display.output import (
     printable,
 )
 from sentinel.cli.options.command_options import chosen_form, duration, print_report
-from sentinel.cli.options.setting_options import load_thresholds
+from sentinel.cli.options.setting_options import (
+    expect_options,
+    load_expectation,
+    load_thresholds,
+)
+from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet import follow
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError
 from sentinel.fleet.formats import FORMATS
-from sentinel.fleet.node_files import SharedThresholds, read_fleet, read_run_thresholds
+from sentinel.fleet.node_files import (
+    SharedThresholds,
+    read_fleet,
+    read_run_expectation,
+    read_run_thresholds,
+)
 from sentinel.fleet.progress import record_reasons
 from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_folder import FleetFolder, FleetRun, find_fleet, known_folder, write_shared
@@ -160,7 +170,8 @@ def watch_run(
     Returns:
         The verdict, or None after Ctrl+C, which ends this alone; the run goes on.
     """
-    thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
+    # Errors are to be known before the wait.
+    thresholds, expectation = read_run_thresholds(folder, run), read_run_expectation(folder, run)
     follower = follow.FleetFollower(folder, run, follow.engine_of(run, folder))
     screen = FleetScreen(LiveTable(stream, Table(follow.NODE_HEADER, _FLEXIBLE, follow.NODE_RIGHT)))
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
@@ -182,7 +193,7 @@ def watch_run(
     }
     with _without_writing():
         record_reasons(folder, missing.keys(), {n: why for n, why in missing.items() if why})
-    found = judge_fleet(read_fleet(folder.path), thresholds)
+    found = judge_fleet(read_fleet(folder.path), thresholds.fleet, expectation)
     with _without_writing():
         for form, path in (("html", folder.page), ("json", folder.summary)):
             write_shared(path, FORMATS[form](found))
@@ -306,6 +317,7 @@ def _fault(node: FleetNode) -> str:
     metavar="FILE",
     help="Replace limits by those of this TOML file.  [default: those of the run]",
 )
+@expect_options
 @click.option("--watch", is_flag=True, help="Show the nodes until all are done, and judge then.")
 @duration(
     "--give-up",
@@ -318,6 +330,8 @@ def report(
     fleet: FleetFolder,
     output: Path | None,
     limits: str | None,
+    expect: str | None,
+    expect_gpus: int | None,
     give_up_s: float | None,
     watch: bool,
     drain: bool,
@@ -345,14 +359,15 @@ def report(
     if run is not None and drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     given = None if limits is None else load_thresholds(limits)
+    expectation = load_expectation(expect, expect_gpus, is_here=False)
     found: FleetVerdict | None = None
     if watch and run is not None:
         found = watch_run(fleet, run, give_up_s=give_up_s, stream=stream)
         if found is None:
             return int(ExitCode.INTERRUPTED)
         print(file=stream)
-    if found is None or given is not None:
-        found = _judge(fleet, given)
+    if found is None or given is not None or expectation.text:
+        found = _judge(fleet, given, expectation)
     print_report(FORMATS[form](found), output, painted=form == "text")
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
@@ -360,9 +375,13 @@ def report(
     return int(EXIT_CODES[found.verdict])
 
 
-def _judge(fleet: FleetFolder, given: SharedThresholds | None) -> FleetVerdict:
-    """Judge what is in the folder now, by the given thresholds or those of the run."""
+def _judge(
+    fleet: FleetFolder, given: SharedThresholds | None, expectation: Expectation
+) -> FleetVerdict:
+    """Judge what is in the folder now, by what is given or else by what the run has."""
     files = read_fleet(fleet.path)
+    if not expectation.text and files.run is not None:
+        expectation = read_run_expectation(fleet, files.run)
     if given is None and files.run is not None:
         given = read_run_thresholds(fleet, files.run)
-    return judge_fleet(files, (given or SharedThresholds()).fleet)
+    return judge_fleet(files, (given or SharedThresholds()).fleet, expectation)

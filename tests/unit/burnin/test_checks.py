@@ -38,6 +38,7 @@ from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.burnin.xids import XidEvent
+from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -377,7 +378,16 @@ EIGHT = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in ra
 
 
 def expected(number: int | None, *listed: Counters, **more: Any) -> ExpectedEvidence:
-    return ExpectedEvidence(expected=number, listed=listed, **more)
+    wanted = Expectation() if number is None else expect_gpus(number)
+    return ExpectedEvidence(expectation=wanted, listed=listed, **more)
+
+
+def wanted(text: str, *listed: Counters) -> ExpectedEvidence:
+    return ExpectedEvidence(expectation=parse_expectation(text, "f"), listed=listed)
+
+
+def wanted_gpu(text: str) -> MomentEvidence:
+    return replace(moment(), expectation=parse_expectation(text, "f"))
 
 
 PORTS = tuple(
@@ -417,12 +427,18 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.serials", inventory(HEALTHY, PEER), PASS, 0),
     ("node.serials", inventory(replace(HEALTHY, serial=None)), ABSENT, None),
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
-    ("node.gpus", expected(7, *EIGHT), PASS, 0),
+    ("node.gpus", expected(7, *EIGHT), FAIL, 1),
+    ("node.gpus", expected(8, *EIGHT, selected=True), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT[:7], selected=True), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
     ("node.gpus", expected(8), FAIL, 8),
     ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
     ("node.gpus", expected(None, *EIGHT), ABSENT, None),
+    ("node.expected", wanted('serials = ["1650000000001"]', HEALTHY), PASS, 0),
+    ("node.expected", wanted('serials = ["2"]', HEALTHY), FAIL, 2),
+    ("gpu.expected", wanted_gpu("[all]\necc = true"), PASS, 0),
+    ("gpu.expected", wanted_gpu("[all]\necc = false"), FAIL, 1),
     ("node.known", expected(None, *EIGHT[:7], known={"GPU-7": "GPU 7"}), WARN, 1),
     ("node.known", expected(None, *EIGHT, known={"GPU-7": "GPU 7"}), PASS, 0),
     ("node.known", expected(None, driver_error="no driver"), UNTESTED, None),

@@ -1,0 +1,96 @@
+"""Judge the report of a node by an expectation that the node itself was not judged by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, worst_first
+from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
+from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.config.expectation import Expectation, parse_expectation
+from sentinel.fleet.node_result import GpuCounters, GpuResult, NodeResult
+from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.counters import Counters, HostCounters, NvLink
+
+_NAMES = {field.name for field in fields(Counters)} & {field.name for field in fields(GpuCounters)}
+_NO_HOST = HostCounters(error="a report does not have it: the node itself must be judged by this")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The results of the checks of an expectation on one report."""
+
+    node: tuple[CheckResult, ...] = ()
+    #: Of each GPU, in the order of the report.
+    gpus: tuple[CheckResult | None, ...] = ()
+
+
+def expectation_of(result: NodeResult) -> Expectation:
+    """Parse the expectation by which a node was judged; nothing without one."""
+    recorded = result.run.expectation
+    return Expectation() if recorded is None else _parsed(recorded.text)
+
+
+@cache
+def _parsed(text: str) -> Expectation:
+    return parse_expectation(text, "the expectation of a node")
+
+
+def judge_by(expectation: Expectation, result: NodeResult) -> Expected:
+    """Judge a report by what it has; the ports of a node are judged by the node itself alone."""
+    own = result.run.expectation
+    is_same = own is not None and own.text.strip() == expectation.text.strip()
+    if not expectation.text:
+        return Expected(gpus=(None,) * len(result.gpus))
+    known = {check.id for check in result.checks} | ({"node.expected"} if is_same else set())
+    listed = tuple(next(_readings(gpu, result)) for gpu in result.gpus)
+    evidence = ExpectedEvidence(expectation=expectation, listed=listed, hosts=(_NO_HOST,))
+    return Expected(
+        node=tuple(
+            MOMENT[name].run(evidence, Thresholds())
+            for name in ("node.gpus", "node.expected")
+            if name not in known
+        ),
+        gpus=tuple(_judge_gpu(expectation, gpu, result) for gpu in result.gpus),
+    )
+
+
+def _judge_gpu(expectation: Expectation, gpu: GpuResult, result: NodeResult) -> CheckResult | None:
+    """Judge the GPU before and after its run, unless its node has found a fault; the worse decides."""
+    if any(check.id == "gpu.expected" for check in gpu.checks):
+        return None
+    found = [
+        MOMENT["gpu.expected"].run(
+            MomentEvidence(counters=counters, expectation=expectation), Thresholds()
+        )
+        for counters in _readings(gpu, result)
+    ]
+    unknown = (one for one in found if one.status is Status.NOT_TESTED)
+    return next(iter(worst_first(found)), None) or next(unknown, found[0])
+
+
+def _readings(gpu: GpuResult, result: NodeResult) -> Iterator[Counters]:
+    """Yield the counters before and after a run, as far as a report has them."""
+    known = (gpu.counters.before, gpu.counters.after)
+    for counters in filter(None, known) if any(known) else (gpu.before,):
+        values = {name: getattr(counters, name) for name in _NAMES}
+        yield Counters(
+            **{**values, "nvlinks": _links(counters.nvlinks)},
+            uuid=gpu.uuid,
+            index=gpu.index,
+            name=str(gpu.model),
+            at=0.0,
+            driver=result.node.driver,
+            serial=gpu.serial,
+        )
+
+
+def _links(found: object) -> tuple[NvLink, ...] | None:
+    if not isinstance(found, list):
+        return None
+    try:
+        return tuple(from_json(NvLink, link) for link in found)
+    except DecodeError:
+        return None
