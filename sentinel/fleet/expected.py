@@ -1,8 +1,8 @@
-"""Judge the report of a node by an expectation that the node itself was not judged by. Pure."""
+"""Judge a node by an expectation, from its report or from the GPUs of its daemon. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -11,6 +11,7 @@ from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
 from sentinel.burnin.checks.node_checks import MOMENT
 from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.fleet.node_result import GpuCounters, GpuResult, NodeResult
+from sentinel.protocol.api_types import GpuStatus, GpuTelemetry
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.counters import Counters, HostCounters, NvLink
 
@@ -58,7 +59,7 @@ def judge_by(expectation: Expectation, result: NodeResult) -> Expected:
 
 
 def _judge_gpu(expectation: Expectation, gpu: GpuResult, result: NodeResult) -> CheckResult | None:
-    """Judge the GPU before and after its run, unless its node has found a fault; the worse decides."""
+    """Judge the GPU before and after its run, unless its node has; the worse decides."""
     if any(check.id == "gpu.expected" for check in gpu.checks):
         return None
     found = [
@@ -94,3 +95,58 @@ def _links(found: object) -> tuple[NvLink, ...] | None:
         return tuple(from_json(NvLink, link) for link in found)
     except DecodeError:
         return None
+
+
+# --- the GPUs of a daemon --------------------------------------------------------------------
+
+#: The subject that is the node itself, and how one begins that is a GPU.
+_NODE, _GPU = "node", "expected of "
+_TELEMETRY = {field.name for field in fields(Counters)} & {
+    field.name for field in fields(GpuTelemetry)
+}
+
+
+def differences(
+    expectation: Expectation, gpus: Sequence[GpuStatus], driver: str, *, is_whole: bool
+) -> dict[str, str | None]:
+    """Describe what a daemon knows to differ from an expectation.
+
+    Args:
+        expectation: What the node must be.
+        gpus: Those to judge.
+        driver: The version of the driver.
+        is_whole: Whether they are all GPUs of the host.
+
+    Returns:
+        By the subject, the difference, or None if there is none; what is not known is none.
+    """
+    if not expectation.text:
+        return {}
+    found: dict[str, str | None] = {}
+    listed = tuple(_counters_of(gpu, driver) for gpu in gpus)
+    for counters in listed:
+        evidence = MomentEvidence(counters=counters, node=listed, expectation=expectation)
+        result = MOMENT["gpu.expected"].run(evidence, Thresholds())
+        text = f"{result.evidence} on GPU {counters.index} ({counters.uuid})"
+        found[f"{_GPU}{counters.uuid}"] = text if result.status is Status.FAIL else None
+    if is_whole:
+        node = ExpectedEvidence(expectation=expectation, listed=listed)
+        result = MOMENT["node.gpus"].run(node, Thresholds())
+        text = f"{result.id}: {result.evidence}"
+        found[_NODE] = text if result.status is Status.FAIL else None
+    return found
+
+
+def _counters_of(gpu: GpuStatus, driver: str) -> Counters:
+    values = {} if gpu.telemetry is None else vars(gpu.telemetry)
+    return Counters(
+        **{name: values[name] for name in _TELEMETRY & values.keys()},
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        at=0.0,
+        driver=driver,
+        serial=gpu.serial,
+        pci_bus_id=gpu.pci_bus_id,
+        memory_total=gpu.memory_total,
+    )

@@ -43,7 +43,7 @@ _check = TABLE.like(
         Severity.CONFIG,
         "CONFIG: make the node what was ordered, or correct the expectation and judge it again.",
     ),
-    unit="differences",
+    unit="different",
 )
 
 

@@ -392,7 +392,7 @@ def _first_words(report: NodeReport, most: int) -> str:
         case status:
             found = [
                 f"{place}: {result.id} = {result.value}{_words(result)}"
-                for place, result in _results(report)
+                for place, result in results_of(report)
                 if result.status is status
             ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
@@ -405,7 +405,7 @@ def _words(result: CheckResult) -> str:
     return f" ({result.evidence})" if explained and result.evidence else ""
 
 
-def _results(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:
+def results_of(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:
     """Yield every result with its place."""
     for result in report.node:
         yield "node", result
