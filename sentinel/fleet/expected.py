@@ -10,6 +10,7 @@ from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, worst_
 from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
 from sentinel.burnin.checks.node_checks import MOMENT
 from sentinel.config.expectation import Expectation, parse_expectation
+from sentinel.errors import ConfigError
 from sentinel.fleet.node_result import GpuCounters, GpuResult, NodeResult
 from sentinel.protocol.api_types import GpuStatus, GpuTelemetry
 from sentinel.protocol.codec import DecodeError, from_json
@@ -36,7 +37,10 @@ def expectation_of(result: NodeResult) -> Expectation:
 
 @cache
 def _parsed(text: str) -> Expectation:
-    return parse_expectation(text, "the expectation of a node")
+    try:
+        return parse_expectation(text, "the expectation of a node")
+    except ConfigError:  # of another version: it excuses nothing
+        return Expectation()
 
 
 def judge_by(expectation: Expectation, result: NodeResult) -> Expected:
