@@ -72,6 +72,14 @@ def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: F
     assert folder.report(NODE).read_text() == report
 
 
+def test_a_node_with_fewer_gpus_than_its_run_expects_fails(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.expectation.write_text("gpus = 8\n")
+    folder.write(replace(folder.read(), expectation_hash=hash_of("gpus = 8")))
+    assert "1 of 8 are there" in task(fleet).ends_with(ExitCode.FAIL)
+    assert fleet.report(NODE)["run"]["expectation"]["text"] == "gpus = 8\n"
+
+
 def test_a_host_that_was_started_again_reports_what_was_recorded(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.thresholds.write_text(LIMITS)
