@@ -237,7 +237,8 @@ def _print_npd(socket: str | None, expectation: Expectation, *, simulated: bool)
         return NPD_UNKNOWN
     if not shown:
         noun = "simulated GPU" if _are_simulated(socket, simulated=simulated) else "GPU"
-        print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in"))
+        note = "" if expectation.gpus is not None else "; the number of GPUs was not checked"
+        print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in{note}"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     print(npd_line(f"{_standing(shown[0])}{more}"))

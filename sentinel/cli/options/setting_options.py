@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the daemon does without
 _Function = Callable[..., Any]
 
 #: What a node must be, where nothing else is named.
-_HOSTS_EXPECTATION = Path("/etc/sentinel/node.toml")
+HOSTS_EXPECTATION = Path("/etc/sentinel/node.toml")
 #: A larger file is none of them, in bytes.
 _MAX_FILE_BYTES = 2**20
 #: The largest number of simulated GPUs.
@@ -363,8 +363,8 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
     """
     named = os.environ.get(EXPECTATION_VARIABLE) or None if file is None else file
     flag = EXPECTATION_VARIABLE if file is None else "--expect"
-    if named is None and is_here and os.path.lexists(_HOSTS_EXPECTATION):
-        named, flag = str(_HOSTS_EXPECTATION), "what this node must be"
+    if named is None and is_here and os.path.lexists(HOSTS_EXPECTATION):
+        named, flag = str(HOSTS_EXPECTATION), "what this node must be"
     if named is None:
         return Expectation() if gpus is None else expect_gpus(gpus)
     path = Path(named).absolute()

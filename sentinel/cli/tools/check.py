@@ -28,6 +28,7 @@ from sentinel.cli.display.output import (
 from sentinel.cli.options.command_classes import PluginCommand
 from sentinel.cli.options.command_options import gpus_flag
 from sentinel.cli.options.setting_options import (
+    HOSTS_EXPECTATION,
     expect_options,
     load_expectation,
     load_thresholds,
@@ -84,7 +85,7 @@ _WIDTH = 120
     "target",
     metavar="[FILE]",
     is_flag=False,
-    flag_value="/etc/sentinel/node.toml",
+    flag_value=str(HOSTS_EXPECTATION),
     help="Write what this node is as a file for --expect, if it passes without a warning."
     "  [default of FILE: /etc/sentinel/node.toml]",
 )
@@ -113,6 +114,8 @@ def command(
         raise click.UsageError("--json, --nagios and --npd exclude each other")
     if target is not None and (gpus or as_json or nagios or npd):
         raise click.UsageError("--write-expectation excludes --gpus, --json, --nagios and --npd")
+    if target == str(HOSTS_EXPECTATION) and simulate is not None:
+        raise click.UsageError("--write-expectation of simulated GPUs needs a FILE of its own")
     thresholds = load_thresholds(file).node
     expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False

@@ -362,6 +362,7 @@ def test_an_expectation_is_written_from_a_node_that_passes_and_from_no_other(
     lines = out.partition("takes for granted")[2].splitlines()
     assert (lines[2], lines[-1][:12]) == ("gpus = 2", "not expected")
     assert check("--expect", str(file))[1].splitlines()[-1] == "node   pass  2 pass"
+    assert check("--write-expectation")[0] == 2  # that of the host is about real GPUs
     inject(registry, 1, ecc=False)
     code, out, _ = check("--expect", str(file), "--npd")
     assert (code, "ecc is off, expected on" in out) == (1, True)
