@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -12,6 +13,7 @@ from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
 from sentinel.burnin.checks.expected_checks import learn
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node, nagios, npd
+from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.verdict import Verdict
 from sentinel.config.expectation import (
@@ -211,6 +213,14 @@ def test_a_burn_in_is_judged_by_the_expectation_of_its_record(
 ) -> None:
     found, meaning = verdict(tmp_path, WHOLE.replace(old, new))
     assert (found, text in meaning) == (wanted, True), meaning
+
+
+def test_what_is_not_known_of_the_node_is_an_error_in_junit(tmp_path: Path) -> None:
+    run = ExampleRun(expectation='[[infiniband]]\nport = "mlx5_0/1"')
+    judged = judge_run(run.write(tmp_path / "run"), Thresholds())
+    text = FORMATS["junit"](judged, report_object(judged))
+    assert ET.fromstring(text).get("errors") == "1"  # noqa: S314 - of this program
+    assert "state of port mlx5_0/1 is not known" in FORMATS["text"](judged, report_object(judged))
 
 
 @pytest.mark.parametrize(
