@@ -192,7 +192,7 @@ def _write(path: Path, report: NodeReport, host: HostCounters) -> int:
     text = expectation_toml(found)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        replace_file(path, f"# Written by `sentinel check --write-expectation`.\n{text}", 0o644)
+        replace_file(path, f"# Written by sentinel check --write-expectation.\n{text}", 0o644)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     print(f"\n{path} takes for granted, since this node has it:\n\n{text.rstrip()}\n")
