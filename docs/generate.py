@@ -197,6 +197,19 @@ def needs_of_a_pass() -> str:
     return _table(header, rows)
 
 
+def fields_of_a_node() -> str:
+    """Return the table of the fields of an expectation."""
+    from sentinel.config.expectation import GPU_FIELDS, PORT_FIELDS
+
+    tables = ((GPU_FIELDS, "a GPU"), (PORT_FIELDS, "a port"))
+    rows = [
+        (f"`{name}`", of, one.help.rstrip("."), f"`{one.example}`")
+        for fields, of in tables
+        for name, one in fields.items()
+    ]
+    return _table(("Key", "Of", "Meaning", "Example"), rows)
+
+
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
     from sentinel.burnin.checks.evidence import (
@@ -414,6 +427,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,
     "levels": levels,
+    "node": fields_of_a_node,
     "checks of a moment": checks_of_a_moment,
     "checks of a difference": checks_of_a_difference,
     "checks of a load": checks_of_a_load,
@@ -461,6 +475,13 @@ def config_schema() -> str:
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
+def node_schema() -> str:
+    """Return the JSON Schema of an expectation."""
+    from sentinel.config.expectation import json_schema
+
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
 def completion(shell: str) -> str:
     """Return the completion for a shell."""
     from sentinel.cli.manpage import completion_script
@@ -473,6 +494,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "sentinel.1": manual_page,
     "openapi.json": openapi,
     "config.schema.json": config_schema,
+    "node.schema.json": node_schema,
     # Named as each shell looks for them.
     "completion/sentinel": lambda: completion("bash"),
     "completion/_sentinel": lambda: completion("zsh"),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from sentinel.burnin.checks.expected_checks import EXPECTED
 from sentinel.burnin.checks.measures import format_value
 from sentinel.burnin.timeline import Outcome, describe_phase, of_phase
 
@@ -160,6 +161,8 @@ def _add_check(suite: Element, group: str, check: Mapping[str, Any]) -> None:
     match check["status"]:
         case "fail":
             add_result(case, "failure", text, check["severity"])
+        case "not tested" if check["id"] in EXPECTED:
+            add_result(case, "error", check["evidence"], "NotTested")
         case "not tested" | "n/a":
             add_result(case, "skipped", f"{check['status']}: {check['evidence']}")
         case "warn":

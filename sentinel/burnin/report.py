@@ -19,6 +19,7 @@ from sentinel.burnin.checks.evidence import (
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.expected_checks import count_unchecked
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import (
     CHECKS,
@@ -47,7 +48,7 @@ from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.6"
+SCHEMA_VERSION = "1.7"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,13 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     tested = run.records.keys()
     parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
     expected = ExpectedEvidence(
-        expected=run.expected, listed=run.node, known=run.known, pci_devices=devices
+        expectation=run.expectation,
+        listed=run.node,
+        known=run.known,
+        pci_devices=devices,
+        hosts=run.host,
+        selected=bool(run.selected),
     )
-    count = (expected,) if run.expected is not None or run.selected is False else ()
     node = (
         *(
             CHECKS.run(NodeEvidence(gpus=run.node, pci_devices=devices), thresholds)
@@ -153,7 +158,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
             else ()
         ),
         *(CHECKS.run(HostEvidence(before=host[0], after=host[-1]), thresholds) if host else ()),
-        *(result for evidence in count for result in CHECKS.run(evidence, thresholds)),
+        *CHECKS.run(expected, thresholds),
         *(CHECKS.run(parts, thresholds) if run.records else ()),
         *CHECKS.run(evidence_of_kernel(run, thresholds.xids), thresholds),
         *own.node,
@@ -200,6 +205,11 @@ def report_object(run: Judged) -> dict[str, Any]:
 
 def _meaning(run: Judged, cut: str | None) -> str:
     """Say what the verdict means, and what led to it or what it does not say."""
+    unchecked = count_unchecked(run.node)
+    return "; ".join(filter(None, (_of_checks(run, cut), unchecked)))
+
+
+def _of_checks(run: Judged, cut: str | None) -> str:
     meaning = MEANING[run.verdict]
     if cut is not None:
         meaning = f"cut short: {cut}; {meaning}"

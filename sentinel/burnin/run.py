@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.record import LAST, LOST
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
 from sentinel.burnin.run_folder import (
@@ -29,6 +30,7 @@ from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, s
 from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
+from sentinel.config.expectation import Expectation
 from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
@@ -71,8 +73,8 @@ class RunRequest:
     thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
     #: The file that they are of, or None.
     thresholds_file: str | None = None
-    #: How many GPUs the node should have, or None.
-    expect_gpus: int | None = None
+    #: What the node must be; of a run to go on with, its folder says it.
+    expectation: Expectation = NOTHING
     #: The GPUs that are known from before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
     #: When the faults of a GPU were acknowledged last, in seconds since the epoch, by its UUID.
@@ -115,7 +117,7 @@ def record_run(
                 selected = _is_selection(client, request, before)
                 settings = _present_settings(client, request, work.gpus)
                 prepare(
-                    *(folder, work.plan, before, settings, request.confirmed),
+                    *(folder, work.plan, before, settings, _of_header(request)),
                     simulated=simulated is not None,
                     beside={"selected": selected, **_beside(request, before)},
                 )
@@ -205,6 +207,13 @@ class _Work:
         return cls(plan=plan, text=text, gpus=tuple(done), done=done, fail_fast=fail_fast)
 
 
+def _of_header(request: RunRequest) -> dict[str, Any]:
+    """Collect what the header of a run has beside its plan; see ``prepare``."""
+    wanted = request.expectation
+    expectation = {"source": wanted.source, "text": wanted.text} if wanted.text else None
+    return {"confirmed_faulty": dict(request.confirmed), "expectation": expectation}
+
+
 def _beside(request: RunRequest, before: CountersResult) -> dict[str, Any]:
     """Collect what is recorded beside the counters before a run; see ``prepare``."""
     simulated, acknowledged = request.simulated, request.acknowledged
@@ -265,7 +274,7 @@ def recorded_settings(
         "gpus": ",".join(request.gpus),
         "fail-fast": "on" if request.fail_fast else "",
         "thresholds": request.thresholds_file or "",
-        "expect-gpus": "" if request.expect_gpus is None else str(request.expect_gpus),
+        "expect": request.expectation.source,
     }
     for key, value in asked.items():
         if value:

@@ -266,7 +266,7 @@ def prepare(
     plan: Plan,
     before: CountersResult,
     settings: Sequence[Mapping[str, Any]],
-    confirmed: Mapping[str, int],
+    known: Mapping[str, Any],
     *,
     simulated: bool,
     beside: Mapping[str, Any],
@@ -278,7 +278,8 @@ def prepare(
         plan: What is run.
         before: The counters of all GPUs.
         settings: What to record of the settings.
-        confirmed: How many GPUs of the host have a confirmed fault, and were found first.
+        known: What else the header has: ``confirmed_faulty``, how many GPUs of the host have a
+            confirmed fault, and were found first; ``expectation``, what the node must be.
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
             that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
@@ -289,7 +290,7 @@ def prepare(
     Raises:
         ConfigError: They cannot be written.
     """
-    _write_header(folder, plan, before, settings, confirmed, simulated=simulated)
+    _write_header(folder, plan, before, settings, known, simulated=simulated)
     counters = [asdict(gpu) for gpu in before.counters]
     found = {"before": counters, "pci_devices": before.pci_devices, **beside}
     folder.write(folder.counters, found)
@@ -425,7 +426,7 @@ def _write_header(
     plan: Plan,
     before: CountersResult,
     settings: Sequence[Mapping[str, Any]],
-    confirmed: Mapping[str, int],
+    known: Mapping[str, Any],
     *,
     simulated: bool,
 ) -> None:
@@ -442,7 +443,7 @@ def _write_header(
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
             "settings": list(settings),
-            "confirmed_faulty": dict(confirmed),
+            **known,
             "resumed": [],
             "node": {
                 "hostname": node_name(),

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, worst_first
+from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.measures import format_seconds, format_value
 from sentinel.burnin.checks.required_evidence import missing_evidence
 from sentinel.burnin.record import GpuRecord, PhaseRecord
@@ -120,12 +121,12 @@ def judge_gpu(
 
 def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> Verdict:
     """Judge a node by its GPUs and its own checks: the worst of them; nothing is INCOMPLETE."""
-    verdicts = {gpu.verdict for gpu in gpus}
+    verdicts, node = {gpu.verdict for gpu in gpus}, list(node)
     statuses = {result.status for result in node}
     if Status.FAIL in statuses:
         verdicts.add(Verdict.FAIL)
-    if not verdicts:
-        return Verdict.INCOMPLETE
+    if not verdicts or unproved(node):
+        verdicts.add(Verdict.INCOMPLETE)
     if Status.WARN in statuses:
         verdicts.add(Verdict.WARN)
     return next(verdict for verdict in Verdict if verdict in verdicts)
@@ -139,10 +140,10 @@ def first_reason(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult]) -> str
         status: [(place, result) for place, result in found if result.status is status]
         for status in (Status.FAIL, Status.WARN)
     }
-    missing = [(gpu.record.index, text) for gpu in gpus for text in gpu.incomplete]
+    missing = [f"GPU {gpu.record.index}: {text}" for gpu in gpus for text in gpu.incomplete]
+    missing += [f"node: {text}" for text in unproved(node)]
     if not by_status[Status.FAIL] and missing:
-        index, text = missing[0]
-        return f"GPU {index}: {text}"
+        return missing[0]
     for place, result in (*by_status[Status.FAIL], *by_status[Status.WARN]):
         value = "" if result.value is None else f" {format_value(result.value, result.unit)}"
         why = f": {result.evidence}" if result.evidence else ""

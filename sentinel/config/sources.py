@@ -28,9 +28,11 @@ from sentinel.protocol.commands import Given
 FILE_VARIABLE = "SENTINEL_CONFIG"
 #: The file with the token of a client.
 TOKEN_VARIABLE = "SENTINEL_TOKEN_FILE"  # noqa: S105 - the name of a variable
+#: The file that says what a node must be.
+EXPECTATION_VARIABLE = "SENTINEL_EXPECT"
 #: Variables with the prefix that are not settings: of commands, and of the scripts for Slurm.
 _OTHER_VARIABLES = (
-    *(FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED, TOKEN_VARIABLE),
+    *(FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED, TOKEN_VARIABLE, EXPECTATION_VARIABLE),
     *("SENTINEL_SLURM", "SENTINEL_WAIT", "SENTINEL_LONGEST", "SENTINEL_DRAIN"),
     "SENTINEL_SLURM_ENV",
 )

@@ -293,21 +293,25 @@ def next_step(
     return "nothing"
 
 
-def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str | None:
+def drain_by_health(
+    folder: Path, node: str, gpus: Sequence[GpuStatus], expected: Mapping[str, str | None]
+) -> str | None:
     """Drain a node or take that back, as :func:`next_step` says; return what was done, or None.
 
     Args:
         folder: Has the record.
         node: The name of this node in Slurm.
         gpus: The GPUs of the daemon.
+        expected: What differs from an expectation, by its subject; None if nothing does.
 
     Raises:
         EngineError: Slurm does not answer, or refuses.
         ConfigError: The record cannot be read or written; then nothing was drained.
     """
-    found = faults(gpus)
+    found = faults(gpus) | {key: text for key, text in expected.items() if text}
+    as_expected = {key for key, text in expected.items() if text is None}
     record: DrainRecord | None = _read(_record_file(folder), DrainRecord)
-    good = passed(gpus, 0.0 if record is None else record.at)
+    good = passed(gpus, 0.0 if record is None else record.at) | as_expected
     step = next_step(found.keys(), good, record)
     if step == "nothing":
         return None

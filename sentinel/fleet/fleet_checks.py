@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Severity,
+    Status,
     Table,
     above,
     below,
@@ -32,6 +33,7 @@ from sentinel.burnin.checks.peer_checks import (
     judge_temperature,
     peers_of,
 )
+from sentinel.config.expectation import show
 from sentinel.fleet.node_result import HEAT, POWER, RATE, GpuResult, NodeFile, NodeResult
 
 #: The median rate of the GPUs of a node, as a figure of its group.
@@ -215,6 +217,54 @@ class NodeEvidence:
     gpus: tuple[GpuResult, ...]
     #: Of its GPUs, or of most of them.
     group: Group
+    #: In what it differs from the other nodes, as :func:`unlike_others` says it.
+    unlike: Sequence[str] = ()
+
+
+#: What is compared between nodes with the same model, by the fields of an expectation.
+_SETTINGS: Mapping[str, str] = {
+    "driver": "driver",
+    "power_limit_w": "power limit in W",
+    "vbios": "VBIOS",
+    "ecc": "ECC",
+    "persistence": "persistence mode",
+}
+
+
+#: Whether an expectation of a node names a field of a model.
+IsExpected = Callable[[NodeResult, str, str], bool]
+
+
+def unlike_others(nodes: Iterable[NodeFile], is_expected: IsExpected) -> dict[str, list[str]]:
+    """Describe in what each node differs from most of the others, by its name."""
+    found: dict[str, list[str]] = {}
+    values: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        if node.result is not None and node.result.gpus:
+            for subject, value in _settings_of(node.result, is_expected):
+                values.setdefault(subject, {})[node.name] = value
+    for subject, by_node in values.items():
+        (usual, most), *others = Counter(by_node.values()).most_common()
+        is_tie = any(count == most for _, count in others)
+        for name, value in by_node.items():
+            if others and (is_tie or value != usual):
+                rest = f"{most} of {len(by_node)} nodes have {usual}"
+                found.setdefault(name, []).append(f"{subject}: {value}; {rest}")
+    return found
+
+
+def _settings_of(result: NodeResult, is_expected: IsExpected) -> Iterator[tuple[str, str]]:
+    """Yield what is compared of a node: each subject, and its value."""
+    by_model: dict[str, list[GpuResult]] = {}
+    for gpu in result.gpus:
+        by_model.setdefault(str(gpu.model), []).append(gpu)
+    yield "model", " and ".join(sorted(by_model))
+    for model, gpus in by_model.items():
+        for name, word in _SETTINGS.items():
+            read = {getattr(gpu.before, name, result.node.driver) for gpu in gpus}
+            known = sorted({show(value) for value in read if value is not None})
+            if known and not is_expected(result, model, name):
+                yield f"{word} of {model}", " and ".join(known)
 
 
 # --- GPUs ------------------------------------------------------------------------------------
@@ -361,3 +411,20 @@ def _fleet_gpus(evidence: NodeEvidence, limits: Limits) -> Judgement:
     if usual is None:
         return not_applicable("the nodes of this hardware differ, or are too few")
     return by_limits(max(0, usual - own), limits, f"{own} GPUs; most of such nodes have {usual}")
+
+
+@check(
+    "fleet.settings",
+    rule="warn for each of model, driver, power limit, VBIOS, ECC and persistence mode in which it"
+    " differs from most nodes, unless an expectation names it",
+    source=basis.OWN,
+    do=Action(Severity.CONFIG, "CONFIG: set the node as the others, or name what is expected."),
+    unit="differences",
+)
+def _fleet_settings(evidence: NodeEvidence, _: Limits) -> Judgement:
+    """The node is set as most of the others.
+
+    Reads the GPUs in the reports before their runs.
+    """
+    status = Status.WARN if evidence.unlike else Status.PASS
+    return Judgement(status=status, value=len(evidence.unlike), evidence="; ".join(evidence.unlike))

@@ -22,6 +22,7 @@ from sentinel.burnin.checks.own_checks import own_limits, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.verdict import Verdict
+from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.acceptance import CLOCK_TOLERANCE
@@ -281,7 +282,7 @@ class SharedThresholds:
     @property
     def hash(self) -> str | None:
         """The hash of the text, or None without a file."""
-        return _hash(self.text) if self.text else None
+        return hash_of(self.text)
 
 
 def read_thresholds(path: Path) -> SharedThresholds:
@@ -318,26 +319,46 @@ def read_run_thresholds(folder: FleetFolder, run: FleetRun) -> SharedThresholds:
         raise ConfigError(f"{folder.thresholds} cannot be read: {error}") from None
 
 
+def read_run_expectation(folder: FleetFolder, run: FleetRun) -> Expectation:
+    """Read what the nodes of a run must be; nothing if it was begun without that.
+
+    Raises:
+        ConfigError: As for :func:`read_run_thresholds`.
+    """
+    text = _read_copy(folder.expectation, run.expectation_hash, run)
+    return parse_expectation(text, str(folder.expectation)) if text else Expectation()
+
+
 def check_copy(folder: FleetFolder, run: FleetRun) -> None:
-    """Check that the thresholds of a run are those with which it was begun, if it has any.
+    """Check that thresholds and expectation of a run are those with which it was begun, if any.
 
     Raises:
         ConfigError: They are not.
     """
-    if run.thresholds_hash is None:
-        return
-    path = folder.thresholds
+    _read_copy(folder.thresholds, run.thresholds_hash, run)
+    _read_copy(folder.expectation, run.expectation_hash, run)
+
+
+def _read_copy(path: Path, wanted: str | None, run: FleetRun) -> str:
+    """Read a file with which a run was begun; nothing without a hash.
+
+    Raises:
+        ConfigError: It is missing, or was changed.
+    """
+    if wanted is None:
+        return ""
     try:
-        found = _hash(read_regular(path, _MAX_FILE_BYTES).decode())
+        text = read_regular(path, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        what = f"{path}: the thresholds of run {run.id} cannot be read: {error}"
+        what = f"{path}: the {path.stem} of run {run.id} cannot be read: {error}"
         raise ConfigError(what, "Restore the file, or begin a new run.") from None
-    if found != run.thresholds_hash:
+    if hash_of(text) != wanted:
         what = f"{path}: it was changed since run {run.id} began"
-        why = f"its hash is {found}, and that of the run {run.thresholds_hash}"
+        why = f"its hash is {hash_of(text)}, and that of the run {wanted}"
         raise ConfigError(f"{what}: {why}", "Restore the file, or begin a new run.")
+    return text
 
 
-def _hash(text: str) -> str:
-    """Compute the hash of a file; the newlines at its end are not counted."""
-    return hashlib.sha256(text.rstrip("\n").encode()).hexdigest()[:16]
+def hash_of(text: str) -> str | None:
+    """Compute the hash of a file without the newlines at its end; None without a text."""
+    return hashlib.sha256(text.rstrip("\n").encode()).hexdigest()[:16] if text else None

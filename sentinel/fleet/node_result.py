@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, worst_first
+from sentinel.burnin.checks.check import CheckResult, Status, worst_first
 from sentinel.burnin.record import Checksum
 from sentinel.burnin.verdict import Verdict
 from sentinel.protocol.codec import DecodeError, from_json
@@ -42,8 +42,19 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuCounters:
-    """The counters and limits of a GPU that are compared between nodes; None is unknown."""
+    """The counters, modes and limits of a GPU that are judged; None is unknown."""
 
+    vbios: str | None = None
+    memory_total: int | None = None
+    persistence: bool | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    pcie_generation_maximum: int | None = None
+    pcie_width_maximum: int | None = None
+    #: As the report has them: a fleet has a million.
+    nvlinks: Any = None
+    lost: str | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
     power_limit_w: float | None = None
     sm_clock_maximum_mhz: int | None = None
     ecc_corrected_total: int | None = None
@@ -140,6 +151,14 @@ class ConfirmedFaulty:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedExpectation:
+    """What a node had to be."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """The run of a node, by its own name."""
 
@@ -152,6 +171,7 @@ class Run:
     simulated: bool
     #: None are known of a report before version 1.5.
     confirmed_faulty: ConfirmedFaulty = ConfirmedFaulty()
+    expectation: RecordedExpectation | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,6 +196,8 @@ class NodeResult:
     gpus: tuple[GpuResult, ...]
     #: The limits of checks that a file replaced.
     thresholds_overridden: Mapping[str, Any]
+    #: Whether the number of its GPUs was judged.
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +232,13 @@ def node_result(report: Any) -> NodeResult:
         raise DecodeError(f"version {MAJOR_VERSION} of the schema, not {version}", "schema_version")
     found = from_json(NodeResult, report)
     gpus = sorted(found.gpus, key=lambda gpu: gpu.index)
-    return replace(found, checks=worst_first(found.checks), gpus=tuple(map(_used, gpus)))
+    counts = {check.status for check in found.checks if check.id == "node.gpus"}
+    return replace(
+        found,
+        checks=worst_first(found.checks),
+        gpus=tuple(map(_used, gpus)),
+        is_counted=bool(counts & {Status.PASS, Status.FAIL}),
+    )
 
 
 def _used(gpu: GpuResult) -> GpuResult:

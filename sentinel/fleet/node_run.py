@@ -102,8 +102,8 @@ class NodeRun:
         where = ["--plan", str(self._folder.plan.absolute()), "--report", str(self._own.path)]
         if self._own.header.exists():
             where = ["--resume", str(self._own.path)]
-        elif run.expect_gpus is not None:
-            where += ["--expect-gpus", str(run.expect_gpus)]
+        elif run.expectation_hash is not None:
+            where += ["--expect", str(self._folder.expectation.absolute())]
         simulate = [] if run.simulate is None else ["--simulate", str(run.simulate)]
         more = [*simulate, "--fail-fast"] if run.fail_fast else simulate
         if run.thresholds_hash is not None:

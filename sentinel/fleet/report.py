@@ -127,9 +127,11 @@ def _subjects(node: FleetNode) -> Iterator[_Subject]:
     if not node.missing and (node.bad or node.incomplete):
         yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=node.incomplete)
     for gpu in node.gpus:
-        is_own = gpu.bad or gpu.gpu.incomplete or not gpu.refused
+        unproved = (text for text in gpu.unproved if text not in node.refused)
+        incomplete = (*gpu.gpu.incomplete, *unproved)
+        is_own = gpu.bad or incomplete or not node.refused
         if gpu.verdict.value in LISTED and is_own:
-            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
+            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=incomplete)
 
 
 def _outlier(subjects: Sequence[_Subject]) -> Outlier:

@@ -74,8 +74,8 @@ class FleetRun:
     drain: bool = False
     #: Whether a GPU does no more after its first error.
     fail_fast: bool = False
-    #: How many GPUs each node should have, or None.
-    expect_gpus: int | None = None
+    #: The hash of the file that says what each node must be, or None without one.
+    expectation_hash: str | None = None
     schema_version: str = SCHEMA_VERSION
 
 
@@ -90,6 +90,8 @@ class FleetFolder:
     plan = File("plan.toml")
     #: The limits that replace those of the checks, as TOML; there if the run has some.
     thresholds = File("thresholds.toml")
+    #: What each node must be, as TOML; there if the run says it.
+    expectation = File("expectation.toml")
     #: The nodes end their work once this file exists.
     cancelled = File("cancelled")
     #: The reasons that were written for the drained nodes, by node.

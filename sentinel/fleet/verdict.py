@@ -6,14 +6,18 @@ A comparison can make a node's own verdict worse, never better; a missing node i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds, worst_first
+from sentinel.burnin.checks.evidence import NOTHING
+from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.golden_checks import by_key, count_votes, stored_before
 from sentinel.burnin.verdict import Verdict, describe_result
+from sentinel.config.expectation import Expectation
 from sentinel.fleet.acceptance import Acceptance
+from sentinel.fleet.expected import expectation_of, judge_by
 from sentinel.fleet.fleet_checks import (
     CHECKS,
     GpuEvidence,
@@ -22,6 +26,7 @@ from sentinel.fleet.fleet_checks import (
     NodeEvidence,
     groups_of,
     hardware_of,
+    unlike_others,
 )
 from sentinel.fleet.node_files import FleetFiles
 from sentinel.fleet.node_names import fold_names
@@ -59,8 +64,8 @@ class FleetGpu:
     results: tuple[CheckResult, ...]
     #: The comparisons that could not be made, and why.
     not_tested: tuple[str, ...]
-    #: Why the report of its node is not accepted.
-    refused: tuple[str, ...] = ()
+    #: Why its node's report is not accepted, and what of the fleet's expectation is not known.
+    unproved: tuple[str, ...] = ()
 
     @property
     def bad(self) -> tuple[CheckResult, ...]:
@@ -70,8 +75,7 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        found = (*(describe_result(result) for result in self.bad), *self.gpu.incomplete)
-        return (*found, *self.refused)
+        return (*map(describe_result, self.bad), *self.gpu.incomplete, *self.unproved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,8 @@ class FleetNode(NodeFile):
     results: tuple[CheckResult, ...] = ()
     #: Why its report is not accepted, whatever it has found.
     refused: tuple[str, ...] = ()
+    #: What of the fleet's expectation is not known of it.
+    unproved: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -107,7 +113,8 @@ class FleetNode(NodeFile):
     @property
     def incomplete(self) -> tuple[str, ...]:
         """Why its report proves nothing, or not what was wanted."""
-        return self.refused if self.gpus or self.missing else (*self.refused, "no GPU was tested")
+        nothing = () if self.gpus or self.missing else ("no GPU was tested",)
+        return (*self.refused, *self.unproved, *nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +164,17 @@ class FleetVerdict:
 
 
 def judge_fleet(
-    files: FleetFiles, thresholds: Thresholds, acceptance: Acceptance | None = None
+    files: FleetFiles,
+    thresholds: Thresholds,
+    expectation: Expectation = NOTHING,
+    acceptance: Acceptance | None = None,
 ) -> FleetVerdict:
     """Judge a fleet by what its nodes have reported, whatever the order of the files.
 
     Args:
         files: The reports.
         thresholds: For the comparisons.
+        expectation: What each node must be, beside its own expectation.
         acceptance: What a report must be; None accepts each.
     """
     files = replace(files, nodes=tuple(sorted(files.nodes, key=lambda node: node.name)))
@@ -171,8 +182,23 @@ def judge_fleet(
     by_hardware = {group.hardware: group for group in groups}
     results = [node.result for node in files.nodes if node.result is not None]
     votes = count_votes(by_key(gpu.golden_checksums) for result in results for gpu in result.gpus)
+    unlike = unlike_others(
+        files.nodes,
+        lambda result, model, name: any(
+            name in one.of(model) for one in (expectation, expectation_of(result))
+        ),
+    )
     nodes = tuple(
-        _judge_node(node, by_hardware, votes, thresholds, acceptance) for node in files.nodes
+        _judge_node(
+            node,
+            by_hardware,
+            votes,
+            thresholds,
+            acceptance,
+            expectation=expectation,
+            unlike=unlike.get(node.name, ()),
+        )
+        for node in files.nodes
     )
     verdicts = {node.verdict for node in nodes}
     if files.number not in {None, len(results)} or not nodes:
@@ -182,7 +208,7 @@ def judge_fleet(
         verdict=_worst(verdicts),
         nodes=nodes,
         groups=groups,
-        notices=tuple(_notices(files)),
+        notices=tuple(_notices(files, expectation)),
         thresholds=thresholds,
     )
 
@@ -209,6 +235,9 @@ def _judge_node(
     votes: Mapping[str, Counter[str]],
     thresholds: Thresholds,
     acceptance: Acceptance | None,
+    *,
+    expectation: Expectation,
+    unlike: Sequence[str],
 ) -> FleetNode:
     """Judge a node by its own verdict, its GPUs and what stands out in comparison."""
     result = node.result
@@ -216,46 +245,61 @@ def _judge_node(
         return FleetNode(**vars(node))
     refused = () if acceptance is None else tuple(acceptance.refuse(result))
     stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.golden_checksums)
+    by_expectation = judge_by(expectation, result)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
     gpus = tuple(
         _judge_gpu(
             node.name,
             GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored),
             thresholds,
+            expected,
             refused,
         )
-        for gpu, group in members
+        for (gpu, group), expected in zip(members, by_expectation.gpus, strict=True)
     )
-    found: list[CheckResult] = []
+    found: list[CheckResult] = [*by_expectation.node]
+    unknown = tuple(unproved(found))
     if members:
         # The node is compared by the hardware that most of its GPUs are.
         number, _ = Counter(group.number for _, group in members).most_common(1)[0]
         group = next(group for _, group in members if group.number == number)
         evidence = NodeEvidence(
-            gpus=tuple(gpu for gpu, its in members if its is group), group=group
+            gpus=tuple(gpu for gpu, its in members if its is group), group=group, unlike=unlike
         )
-        found = CHECKS.run(evidence, thresholds)
+        found += CHECKS.run(evidence, thresholds)
     bad = worst_first(found)
     own = {_worse(result.verdict, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)}
-    if not gpus:
+    if unknown or refused or not gpus:
         own.add(Verdict.INCOMPLETE)
-    return FleetNode(**vars(node), verdict=_worst(own), gpus=gpus, results=bad, refused=refused)
+    return FleetNode(
+        **vars(node),
+        verdict=_worst(own),
+        gpus=gpus,
+        results=bad,
+        refused=refused,
+        unproved=unknown,
+    )
 
 
 def _judge_gpu(
-    node: str, evidence: GpuEvidence, thresholds: Thresholds, refused: tuple[str, ...]
+    node: str,
+    evidence: GpuEvidence,
+    thresholds: Thresholds,
+    expected: CheckResult | None,
+    refused: tuple[str, ...],
 ) -> FleetGpu:
-    """Judge a GPU by its own verdict and what stands out in comparison."""
+    """Judge a GPU by its own verdict, what is expected, and what stands out in comparison."""
     found = CHECKS.run(evidence, thresholds)
-    bad = worst_first(found)
-    own = _worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad))
+    wanted = [] if expected is None else [expected]
+    bad, unknown = worst_first([*wanted, *found]), (*unproved(wanted), *refused)
+    own = _worst({evidence.gpu.verdict, *({Verdict.INCOMPLETE} if unknown else ())})
     return FleetGpu(
         node=node,
         gpu=evidence.gpu,
         group=evidence.group.number,
-        verdict=_worst({own, Verdict.INCOMPLETE} if refused else {own}),
+        verdict=_worse(own, (*evidence.gpu.checks, *bad)),
         results=bad,
-        refused=refused,
+        unproved=unknown,
         not_tested=tuple(
             f"{result.id}: {result.evidence}"
             for result in found
@@ -264,7 +308,7 @@ def _judge_gpu(
     )
 
 
-def _notices(files: FleetFiles) -> Iterable[str]:
+def _notices(files: FleetFiles, expectation: Expectation) -> Iterable[str]:
     """Yield what a reader must know before the verdicts."""
     found = [(node.name, node.result) for node in files.nodes if node.result is not None]
     if files.run is None and not files.expected:
@@ -276,6 +320,10 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         expected = format_count(files.number or 0, "node")
         names = fold_names(name for name, _ in found) or "none"
         yield f"{expected} expected, and {len(found):,} have a report: {names}"
+    uncounted = [name for name, result in found if not result.is_counted]
+    if uncounted and expectation.gpus is None:
+        names = fold_names(uncounted)
+        yield f"The number of GPUs was not checked on {names}: --expect says it."
     if simulated := [name for name, result in found if result.run.simulated]:
         which = "These GPUs" if len(simulated) == len(found) else f"GPUs of {fold_names(simulated)}"
         yield f"{which} are simulated: the report says nothing about hardware."

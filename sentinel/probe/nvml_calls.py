@@ -194,6 +194,7 @@ CALLS = (
     Call("nvmlDeviceGetSerial", {"serial": as_text}),
     Call("nvmlDeviceGetVbiosVersion", {"vbios": as_text}),
     Call("nvmlDeviceGetInforomImageVersion", {"inforom": as_text}),
+    Call("nvmlDeviceGetMemoryInfo", {"memory_total": lambda memory: as_number(memory.total)}),
     Call("nvmlDeviceGetPersistenceMode", {"persistence": as_flag}),
     Call("nvmlDeviceGetMigMode", {"mig": lambda modes: as_flag(modes[0])}),
     Call("nvmlDeviceGetEccMode", {"ecc": as_flag, "ecc_pending": as_flag}),

@@ -294,6 +294,7 @@ class SimulatedCounters(SimulatedDriver):
         values = vars(identity) | known | _HEALTHY
         gpu = self.gpus(())[identity.index]
         values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
+        values["memory_total"] = gpu.memory_total
         values["power_limit_default_w"] = values["power_limit_w"]
         values["energy_j"] = _MEAN_POWER * values["at"]
         return self._with_figures(uuid, values)

@@ -64,6 +64,8 @@ class Counters:
     vbios: str | None = None
     #: The version of the InfoROM's image.
     inforom: str | None = None
+    #: In bytes.
+    memory_total: int | None = None
 
     # --- modes -------------------------------------------------------------------------------
     persistence: bool | None = None

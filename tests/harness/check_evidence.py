@@ -26,6 +26,7 @@ HEALTHY = Counters(
     pci_bus_id="00000000:0A:00.0",
     vbios="96.00.9F.00.02",
     inforom="G520.0280.00.05",
+    memory_total=143771 * 2**20,
     persistence=True,
     mig=False,
     ecc=True,

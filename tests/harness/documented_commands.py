@@ -148,7 +148,7 @@ NOT_COMMANDS = {
     ),
     "[Service]": "lines of a unit",
     "* || check_cmd_output -t 20 -m '!/^GPU CRITICAL/' -M '%L'"
-    " sh -c '/usr/local/bin/sentinel check --nagios; exit 0'": (
+    " sh -c '/usr/local/bin/sentinel check --nagios --expect /etc/sentinel/node.toml; exit 0'": (
         "a line of nhc.conf, in test_accept_a_node.py"
     ),
 }
@@ -288,7 +288,7 @@ PROOFS: dict[str, str | Because] = {
     ),
     r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
     # Fleets. The tests have short plans and simulated GPUs.
-    r"sentinel fleet burnin (?:--partition gpu --report DIR|--nodes 16 .*)": _FLEET
+    r"sentinel fleet burnin (?:--partition gpu .*|--nodes 16 .*)": _FLEET
     + "test_every_node_burns_itself_in_so_many_at_a_time",
     r"sentinel fleet burnin .* --drain .*|sentinel fleet undrain .*": _FLEET
     + "test_a_failing_node_is_drained_and_only_this_is_taken_back",

@@ -28,7 +28,8 @@ _SPREADS = {"flops_per_s": 0.004, "power_w": 0.003, "temperature_c": 0.03}
 
 def node_report(folder: Path, run: ExampleRun | None = None) -> dict[str, Any]:
     """Build the report of one node of eight GPUs that pass, from the folder of a run."""
-    return report_of(run or ExampleRun(gpus=8, every=6.0), folder / "template")
+    node = ExampleRun(gpus=8, every=6.0, expectation="gpus = 8")
+    return report_of(run or node, folder / "template")
 
 
 @dataclass(kw_only=True)

@@ -59,6 +59,8 @@ class ExampleRun:
     #: The ports above each device of NVIDIA, by its address.
     pci_paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
     screen: bool = False
+    #: What the node must be, as TOML.
+    expectation: str = ""
     #: By key: the value of a setting, as a flag gives it.
     settings: Mapping[str, str] = field(default_factory=dict)
     #: The settings of a resumption, or None if there was none.
@@ -115,6 +117,9 @@ class ExampleRun:
             "started": STARTED.isoformat(),
             "simulated": False,
             "settings": _settings(self.settings),
+            "expectation": {"source": "node.toml", "text": self.expectation}
+            if self.expectation
+            else None,
             "confirmed_faulty": {"known": 0, "found_first": 0},
             "resumed": []
             if self.resumed is None

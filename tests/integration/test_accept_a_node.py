@@ -106,6 +106,9 @@ def test_nhc_fails_a_node_for_proven_faults_alone(
     command = words[words.index("sh") :]
     write_script(simulated.folder / "sentinel", f'set -- "$@" --simulate 2\n{EXEC_SENTINEL}')
     command[-1] = command[-1].replace("/usr/local/bin", str(simulated.folder))
+    file = simulated.folder / "node.toml"
+    file.write_text("gpus = 2")
+    command[-1] = command[-1].replace("/etc/sentinel/node.toml", str(file))
 
     def result() -> tuple[str, bool]:
         """Return the word of the plugin, and whether the node fails."""
@@ -115,6 +118,9 @@ def test_nhc_fails_a_node_for_proven_faults_alone(
         return lines[0].split()[1], any(pattern.search(line) for line in lines)
 
     assert result() == ("OK", False)
+    file.write_text("gpus = 3")
+    assert result() == ("CRITICAL", True)
+    file.write_text("gpus = 2")
     registry.inject_figures(registry.gpus()[0].uuid, {"remap_pending": True})
     assert result() == ("WARNING", False)
     registry.inject_figures(registry.gpus()[1].uuid, {"remap_failed": True})

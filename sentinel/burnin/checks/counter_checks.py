@@ -200,6 +200,8 @@ def _ecc_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
             later = "" if one.ecc_pending in {None, True} else "off after the next reset"
             status = Status.WARN if later else Status.PASS
             return Judgement(status=status, value="on", evidence=later)
+        if "ecc" in evidence.expectation.of(one.name):
+            return Judgement(status=Status.PASS, value="off", evidence="as the expectation says")
         if not DATA_CENTRE.search(one.name):
             return Judgement(status=Status.PASS, value="off", evidence="not a data-centre model")
         return Judgement(status=Status.WARN, value="off")
@@ -434,7 +436,7 @@ def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 @check(
     "power.limit",
-    rule="warn if it was below the default",
+    rule="warn if it was below the default, and no expectation names it",
     source=basis.OWN,
     do=Action(Severity.CONFIG, "CONFIG: `nvidia-smi -pl WATTS` sets it to the default."),
     unit="W",
@@ -447,7 +449,8 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
     limit, default = read(evidence.now, "power_limit_w"), evidence.now.power_limit_default_w
     known = [value for one in evidence.readings for value in [one.power_limit_w] if value]
     limit = min([limit, *known, *filter(None, evidence.samples("power_limit_w"))])
-    lower = default is not None and limit < default * SAME_LIMIT
+    is_named = "power_limit_w" in evidence.expectation.of(evidence.now.name)
+    lower = default is not None and limit < default * SAME_LIMIT and not is_named
     text = f"below the default of {default:g} W, so rates and power are lower" if lower else ""
     return Judgement(status=Status.WARN if lower else Status.PASS, value=limit, evidence=text)
 

@@ -21,7 +21,11 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
+from sentinel.config.expectation import Expectation
 from sentinel.protocol.counters import Counters, HostCounters
+
+#: Where nothing is said of what a node must be.
+NOTHING = Expectation()
 
 #: The flags of repairs that wait for a reset.
 REPAIRS_PENDING = (
@@ -41,6 +45,8 @@ class GpuEvidence(ABC):
 
     #: All GPUs of the node, at the time of the first reading.
     node: tuple[Counters, ...]
+    #: What it must be.
+    expectation: Expectation
 
     @property
     @abstractmethod
@@ -124,6 +130,7 @@ class MomentEvidence(GpuEvidence):
     #: The wrong results and the findings of a running daemon and of those before it; None if none
     #: runs.
     findings: int | None = None
+    expectation: Expectation = NOTHING
 
     @property
     def readings(self) -> tuple[Counters, ...]:
@@ -333,12 +340,15 @@ class HostEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedEvidence:
-    """How many GPUs a node should have, and which are there."""
+    """What a node must be, and what is there."""
 
-    #: What ``--expect-gpus`` names; None if nothing was said.
-    expected: int | None
+    expectation: Expectation
     #: All GPUs that NVML listed, also those that are lost.
     listed: tuple[Counters, ...]
+    #: The host at one moment, or before and after a run.
+    hosts: tuple[HostCounters, ...] = ()
+    #: Whether GPUs were selected.
+    selected: bool = False
     #: The GPUs that were burned in or held on this host before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
     #: The GPUs on the PCI bus, or None if unknown.

@@ -23,7 +23,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, both, read
-from sentinel.protocol.counters import Counters, NvLink
+from sentinel.protocol.counters import Counters
 from sentinel.protocol.xids import CATALOG
 
 TABLE = Table()
@@ -272,22 +272,23 @@ def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     now = evidence.now
     read(now, "nvlinks")
     same = [one for one in evidence.node if one.name == now.name]
-    speeds = {link.speed_mbps for one in (*evidence.readings, *same) for link in _running(one)}
+    speeds = [speed for one in (*evidence.readings, *same) for _, speed in _running(one)]
     if not speeds:
         return not_applicable()
     fastest = max(speeds)
     slow = {
-        link.link: f"link {link.link} has {link.speed_mbps:,} of {fastest:,} MB/s"
+        link: f"link {link} has {speed:,} of {fastest:,} MB/s"
         for one in evidence.readings
-        for link in _running(one)
-        if link.speed_mbps < fastest
+        for link, speed in _running(one)
+        if speed < fastest
     }
     return by_limits(len(slow), limits, next(iter(slow.values()), f"{fastest:,} MB/s"))
 
 
-def _running(counters: Counters) -> list[NvLink]:
-    """Select the active links whose speed is known."""
-    return [link for link in counters.nvlinks or () if link.active and link.speed_mbps is not None]
+def _running(counters: Counters) -> list[tuple[int, int]]:
+    """Select the active links whose speed is known: their numbers and speeds."""
+    links = counters.nvlinks or ()
+    return [(link.link, link.speed_mbps) for link in links if link.active and link.speed_mbps]
 
 
 @check(

@@ -23,11 +23,12 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
+from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
+from sentinel.config.expectation import Expectation
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import FindingPlace
@@ -88,6 +89,7 @@ class LoadEvidence(GrowthEvidence):
     #: The model's name, for messages.
     model: str = ""
     node: tuple[Counters, ...] = ()
+    expectation: Expectation = NOTHING
     #: Why the kernel's log has not all XIDs, or None.
     kernel_log_error: str | None = None
     #: The faults of the kernel's log that are of this GPU, and why there are none, or None.
@@ -293,7 +295,7 @@ _IN_A_ROW = 3
 def lasting_low(values: Sequence[float]) -> float:
     """Find the worst moment as :func:`lowest` has it, or what some readings in a row were below."""
     rows = zip(*(values[first:] for first in range(_IN_A_ROW)), strict=False)
-    return min([lowest(values), *(max(row) for row in rows)])
+    return min(lowest(values), min(map(max, rows), default=math.inf))
 
 
 # --- results ---------------------------------------------------------------------------------

@@ -9,7 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from sentinel.burnin.checks import basis, counter_checks, host_checks, link_checks
+from sentinel.burnin.checks import (
+    basis,
+    counter_checks,
+    expected_checks,
+    host_checks,
+    link_checks,
+)
 from sentinel.burnin.checks.check import (
     Action,
     CheckResult,
@@ -26,12 +32,14 @@ from sentinel.burnin.checks.check import (
     worst,
 )
 from sentinel.burnin.checks.evidence import (
+    NOTHING,
     ExpectedEvidence,
     HostEvidence,
     MomentEvidence,
     NodeEvidence,
     ParticipationEvidence,
 )
+from sentinel.burnin.checks.expected_checks import EXPECTED, count_unchecked, unproved
 from sentinel.burnin.checks.required_readings import why_unread
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
@@ -104,25 +112,27 @@ def _node_serials(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
 @check(
     "node.gpus",
-    rule="fewer than --expect-gpus, if given: {limits}",
+    rule="fail for another number than --expect or --expect-gpus says",
     source=basis.OWN,
     do=_MISSING,
-    unit="missing",
-    fail=above(0),
+    unit="too few or too many",
 )
-def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
+def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
     """The node has as many GPUs as expected.
 
-    Reads nvmlDeviceGetCount; verified work and earlier runs name the missing.
+    Reads nvmlDeviceGetCount; the PCI bus, verified work and earlier runs name the missing.
     """
-    if evidence.expected is None:
-        return not_applicable("the number of GPUs was not checked: --expect-gpus was not given")
+    wanted = evidence.expectation.gpus
+    if wanted is None:
+        return not_applicable("the number of GPUs was not checked: no expectation says it")
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}
-    missing = max(0, evidence.expected - len(there))
-    texts = [f"{len(there)} of {evidence.expected} are there"]
-    if missing:
+    difference = abs(wanted - len(there))
+    if not difference and evidence.selected:
+        return not_applicable("the number of GPUs was not judged: GPUs were selected")
+    texts = [f"{len(there)} of {wanted} are there"]
+    if len(there) < wanted:
         unlisted = _unlisted(evidence.pci_devices or (), evidence.listed)
         texts += [f"GPU {gpu.index} is lost: {gpu.lost}" for gpu in evidence.listed if gpu.lost]
         texts += [
@@ -131,12 +141,13 @@ def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
             if uuid not in there
         ]
         texts += [f"on the PCI bus, but not listed by NVML: {address}" for address in unlisted]
-    return by_limits(missing, limits, "; ".join(texts))
+    status = Status.FAIL if difference else Status.PASS
+    return Judgement(status=status, value=difference, evidence="; ".join(texts))
 
 
 @check(
     "node.known",
-    rule="GPUs that are gone, unless there are as many as --expect-gpus: {limits}",
+    rule="GPUs that are gone, unless there are as many as expected: {limits}",
     source=basis.OWN,
     do=_MISSING,
     unit="missing",
@@ -151,7 +162,7 @@ def _node_known(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed}
     gone = [text for uuid, text in evidence.known.items() if uuid not in there]
-    if evidence.expected is not None and len(there) >= evidence.expected:
+    if evidence.expectation.gpus is not None and len(there) >= evidence.expectation.gpus:
         limits = {}
     return by_limits(len(gone), limits, "; ".join(gone))
 
@@ -193,7 +204,9 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
 # --- all GPUs of a node at one moment --------------------------------------------------------
 
 #: All checks that need no burn-in.
-MOMENT = Table(counter_checks.TABLE, link_checks.TABLE, TABLE, host_checks.TABLE)
+MOMENT = Table(
+    counter_checks.TABLE, link_checks.TABLE, TABLE, host_checks.TABLE, expected_checks.TABLE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +254,7 @@ class NodeReport:
         """The status of the node: not tested if a GPU was not tested, or none is there."""
         found = {gpu.status for gpu in self.gpus} or {Status.NOT_TESTED}
         found |= {worst(self.node)} - {Status.NOT_TESTED}
+        found |= {Status.NOT_TESTED} if unproved(self.node) else set()
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
         return next((status for status in order if status in found), Status.NOT_TESTED)
 
@@ -271,13 +285,17 @@ def judge_node(
         driver_error: Why the driver is unusable, or None.
         findings: The number of wrong results and findings that a running daemon knows of, by UUID;
             empty without one.
-        more: How many GPUs the node should have, if that is said, and the host around them.
+        more: What the node must be, and the host around the GPUs.
     """
     everything = tuple(counters)
+    expectations = (one.expectation for one in more if isinstance(one, ExpectedEvidence))
+    expectation = next(expectations, NOTHING)
     reports = []
     for gpu in everything:
         found = findings.get(gpu.uuid or "")
-        evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
+        evidence = MomentEvidence(
+            counters=gpu, node=everything, findings=found, expectation=expectation
+        )
         reports.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
     gpus = [
         replace(report, twins=frozenset().union(*(twin.judged for twin in _twins(report, reports))))
@@ -381,17 +399,19 @@ def _first_words(report: NodeReport, most: int) -> str:
         case Status.PASS:
             simulated = any(gpu.counters.driver == "simulated" for gpu in report.gpus)
             noun = "simulated GPU" if simulated else "GPU"
-            return f"{format_count(len(report.gpus), noun)} tested"
+            notes = filter(None, [count_unchecked(report.node)])
+            return "; ".join([f"{format_count(len(report.gpus), noun)} tested", *notes])
         case Status.NOT_TESTED:
             untested = [gpu for gpu in report.gpus if gpu.status is Status.NOT_TESTED]
             found = [
                 f"GPU {gpu.counters.index}: {gpu.why_unread or gpu.checks[0].evidence}"
                 for gpu in untested
             ]
+            found += unproved(report.node)
         case status:
             found = [
                 f"{place}: {result.id} = {result.value}{_words(result)}"
-                for place, result in _results(report)
+                for place, result in results_of(report)
                 if result.status is status
             ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
@@ -399,12 +419,12 @@ def _first_words(report: NodeReport, most: int) -> str:
 
 
 def _words(result: CheckResult) -> str:
-    """Explain a value that is a word, such as the call that hung on a lost GPU."""
-    explained = isinstance(result.value, str) and result.evidence
-    return f" ({result.evidence})" if explained else ""
+    """Explain a word, such as the call that hung on a lost GPU, and what was expected."""
+    explained = isinstance(result.value, str) or result.id in EXPECTED
+    return f" ({result.evidence})" if explained and result.evidence else ""
 
 
-def _results(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:
+def results_of(report: NodeReport) -> Iterator[tuple[str, CheckResult]]:
     """Yield every result with its place."""
     for result in report.node:
         yield "node", result
@@ -424,6 +444,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
     """Build the object for JSON."""
     return {
         "verdict": report.status.value if report.failure is None else None,
+        "notes": [*filter(None, [count_unchecked(report.node)])],
         "driver_error": report.driver_error,
         "thresholds_overridden": report.overridden,
         "node": [asdict(result) for result in report.node],

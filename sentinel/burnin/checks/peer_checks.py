@@ -226,6 +226,17 @@ def _explained(evidence: LoadEvidence) -> str:
 _EXPLAINED = 0.8
 
 
+def _explained_share(own: GpuRecord) -> float:
+    """Compute which share of a rate a lower power limit, or else locked clocks, leave at least."""
+    limit, before = _lowest_limit(own), own.before
+    default = before.power_limit_default_w if before is not None else None
+    if limit and default and limit / default < SAME_LIMIT:
+        return limit / default * _EXPLAINED
+    fastest = before.sm_clock_maximum_mhz if before is not None else None
+    clocks = [clock for phase in own.phases if (clock := phase.median("sm_clock_mhz"))]
+    return min([1.0, *(min(clocks) / fastest for _ in clocks[:1] if fastest)]) * _EXPLAINED
+
+
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
     """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
     own = evidence.record
@@ -552,9 +563,6 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """
     if not evidence.references:
         return not_applicable(f"there is no reference for {evidence.model}")
-    limited = _limited(evidence.record)
-    if limited is not None:
-        return untested(limited)
     shares, texts = [], []
     for reference in evidence.references:
         unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
@@ -570,6 +578,14 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
             expected = f"{reference.median:g} {reference.unit} ({reference.source})"
             own = format_measure(f"{unit}_per_s", rate)
             texts.append(f"{reference.workload}: {own} of {expected}")
+    limited = _limited(evidence.record)
     if not shares:
-        return untested("no rate counts")
-    return by_limits(round(min(shares), 4), limits, "; ".join(texts))
+        return untested(limited or "no rate counts")
+    judged = by_limits(round(min(shares), 4), limits, "; ".join(texts))
+    if limited is None:
+        return judged
+    least = limits["fail"].value * _explained_share(evidence.record)
+    if min(shares) >= least:
+        return untested(f"{limited}; {judged.evidence}")
+    text = f"{judged.evidence}, which {limited} does not explain: at least {least:.2f}"
+    return replace(judged, status=Status.FAIL, evidence=text)

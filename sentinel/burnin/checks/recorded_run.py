@@ -20,6 +20,7 @@ from sentinel.burnin.checks import (
     xid_checks,
 )
 from sentinel.burnin.checks.check import Table
+from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.checks.node_checks import MOMENT
@@ -27,6 +28,7 @@ from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
 from sentinel.burnin.record import GpuRecord, load
 from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
 from sentinel.burnin.xids import XidEvent
+from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -50,8 +52,8 @@ class Recorded:
     pci_devices: Sequence[str] | None
     #: The host before and after, as far as it was read.
     host: tuple[HostCounters, ...]
-    #: How many GPUs the node should have, or None; and those that were known before the run.
-    expected: int | None
+    #: What the node must be, and the GPUs that were known before the run.
+    expectation: Expectation
     known: Mapping[str, str]
     #: Why XIDs are unknown, or None.
     kernel_log_error: str | None
@@ -121,7 +123,7 @@ def read_run(folder: RunFolder) -> Recorded:
         selected=counters.get("selected"),
         pci_devices=counters.get("pci_devices"),
         host=host,
-        expected=_expected(header),
+        expectation=_expectation(header),
         known=counters.get("known", {}),
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
         pci_paths=counters.get("pci_paths"),
@@ -129,11 +131,17 @@ def read_run(folder: RunFolder) -> Recorded:
     )
 
 
-def _expected(header: Mapping[str, Any]) -> int | None:
-    """Look up what ``--expect-gpus`` named at the beginning of a run."""
+def _expectation(header: Mapping[str, Any]) -> Expectation:
+    """Parse what a node had to be at the beginning of a run.
+
+    Raises:
+        ConfigError: It is not an expectation of this version.
+    """
+    if (recorded := header.get("expectation")) is not None:
+        return parse_expectation(str(recorded["text"]), str(recorded["source"]))
+    # As versions before expectations recorded it.
     found = (one["value"] for one in header.get("settings") or () if one["key"] == "expect-gpus")
-    value = next(found, None)
-    return None if value is None else int(value)
+    return next((expect_gpus(int(value)) for value in found), NOTHING)
 
 
 def evidence_of_load(
@@ -162,6 +170,7 @@ def evidence_of_load(
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
         node=run.node,
+        expectation=run.expectation,
         kernel_log_error=run.kernel_log_error,
         faults=list(_faults_of(record.before, record.faults, run)),
         faults_unread=run.faults_unread,

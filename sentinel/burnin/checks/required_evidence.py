@@ -40,6 +40,7 @@ REQUIRED = (
     Required(what="whether it was lost", checks=("gpu.lost",)),
     Required(what="the whole GPU", checks=("gpu.whole",)),
     Required(what="one card without a reset", checks=("gpu.identity", "gpu.reset")),
+    Required(what="what is expected", checks=("gpu.expected",)),
     Required(
         what="errors of the memory",
         checks=("ecc.uncorrected_new", "ecc.uncorrected_lifetime_new", "ecc.corrected_new"),

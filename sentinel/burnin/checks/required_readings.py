@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sentinel.burnin.checks import counter_checks, link_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Table, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
+from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.protocol.counters import Counters
 
 
@@ -119,9 +120,10 @@ def why_unread(
     """Name what of a GPU could not be read and should have been, or return None."""
     if (why := counters.lost or counters.why_unread) is not None:
         return why
+    results = list(results)
     groups = unread_groups({one.id: one.status for one in results}, counters.failed, twins)
     if not groups:
-        return None
+        return next(iter(unproved(results)), None)
     return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"
 
 

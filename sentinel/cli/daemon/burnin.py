@@ -50,7 +50,8 @@ from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import GroupedGroup
 from sentinel.cli.options.setting_options import (
-    expect_gpus_option,
+    expect_options,
+    load_expectation,
     load_thresholds,
     settings_without,
     simulate_option,
@@ -58,6 +59,7 @@ from sentinel.cli.options.setting_options import (
 )
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
+from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.sources import NAME, Sources, checked, text_of
@@ -82,7 +84,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: The options of the short help: they are for a burn-in, or say on what it runs.
 _SHOWN = (
     *("level", "file", "show_plan", "target", "resume", "fail_fast", "as_json", "limits"),
-    *("expect_gpus", "simulate", "gpus", "memory", "run_for"),
+    *("expect", "expect_gpus", "simulate", "gpus", "memory", "run_for"),
 )
 
 
@@ -116,7 +118,7 @@ _SHOWN = (
 @click.option(
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
-@expect_gpus_option
+@expect_options
 @verbose_option
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
@@ -131,6 +133,7 @@ def command(
     target: Path | None,
     resume: Path | None,
     limits: str | None,
+    expect: str | None,
     expect_gpus: int | None,
     **flags: bool,
 ) -> int:
@@ -143,8 +146,8 @@ def command(
     if click.get_current_context().invoked_subcommand is not None:
         return int(ExitCode.OK)
     _check_usage(sources, level, file, target, resume)
-    if resume is not None and expect_gpus is not None:
-        raise click.UsageError("--resume expects the GPUs of the run: omit --expect-gpus")
+    if resume is not None and (expect or expect_gpus) is not None:
+        raise click.UsageError("--resume expects what the run did: omit --expect, --expect-gpus")
     level = level or "standard"
     if flags["show_plan"]:
         click.echo(read_plan(level, file)[1], nl=False)
@@ -162,6 +165,9 @@ def command(
             daemon, simulated = _host_of(number)
         simulate = simulate if number is None else number
     load_thresholds(limits)
+    expected = Expectation()
+    if resume is None:
+        expected = load_expectation(expect, expect_gpus, is_here=simulated is None)
     config = checked(sources)
     slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
     if slowed:
@@ -184,7 +190,7 @@ def command(
         gpus=_selected(sources),
         fail_fast=flags["fail_fast"],
         thresholds=None if limits is None else str(Path(limits).absolute()),
-        expect_gpus=expect_gpus,
+        expectation=(expected.text, expected.source),
         socket=None if daemon is None else daemon.address.socket,
         flags=[] if daemon is not None else [*_private_flags(sources, simulate), *begun],
         single=single,
@@ -311,8 +317,8 @@ class Order:
     fail_fast: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
-    #: How many GPUs the node should have, or None.
-    expect_gpus: int | None = None
+    #: What the node must be: the text and its source; both are empty if nothing is said.
+    expectation: Sequence[str] = ("", "")
     #: The socket of the daemon, or None to start a private one.
     socket: str | None = None
     #: The flags of ``sentinel run`` for a private daemon.
@@ -431,6 +437,8 @@ def record() -> int:
     judged: list[Judged] = []
     try:
         thresholds = load_thresholds(order.thresholds).node
+        text, source = order.expectation
+        expected = parse_expectation(text, source) if text else Expectation()
         if order.simulated is not None and order.simulate is not None:
             simulation.Registry.create(Path(order.simulated), order.simulate)
         request = RunRequest(
@@ -441,8 +449,8 @@ def record() -> int:
             simulated=None if order.simulated is None else Path(order.simulated),
             thresholds=thresholds,
             thresholds_file=order.thresholds,
-            expect_gpus=order.expect_gpus,
-            known={} if order.expect_gpus is None else known_gpus(Path(order.state)),
+            expectation=expected,
+            known={} if expected.gpus is None else known_gpus(Path(order.state)),
             confirmed=confirmed_faulty(Path(order.state)),
             acknowledged=acknowledged_at(Path(order.state)),
         )

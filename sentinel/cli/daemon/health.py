@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line
 from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
@@ -23,11 +24,14 @@ from sentinel.cli.daemon.known_cards import (
     cards_of,
     cards_of_host,
     is_suspect,
+    judge_expectation,
     places_of,
     why_unmet,
 )
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
+from sentinel.cli.options.setting_options import expect_options, load_expectation
+from sentinel.config.expectation import Expectation
 from sentinel.errors import (
     ExitCode,
     SentinelError,
@@ -82,6 +86,7 @@ _HOUR_S = 3600.0
     callback=options.selectors,
     help="Only these GPUs: by index, UUID or serial number.  [default: all]",
 )
+@expect_options
 @options.json_option
 def command(
     socket: str | None,
@@ -94,6 +99,8 @@ def command(
     level: str | None,
     max_age_s: float | None,
     selected: tuple[str, ...],
+    expect: str | None,
+    expect_gpus: int | None,
     as_json: bool,
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
@@ -109,6 +116,8 @@ def command(
 
     A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
     least the work of the plan that failed.
+
+    A node that is not as `--expect` says has exit code 1, and 3 if that is not known.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -136,10 +145,13 @@ def command(
         became = None if outcome is None else RepairOutcome(outcome)
         done = acknowledge(acknowledged, reason, cards, sockets, path, became)
         return options.outcome(done).show(as_json=as_json)
+    is_here = simulated_folder(chosen=simulated) is None
+    expectation = load_expectation(expect, expect_gpus, is_here=is_here)
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
-        return _print_npd(socket, simulated=simulated)
+        return _print_npd(socket, expectation, simulated=simulated)
+    expected = judge_expectation(expectation, simulated_folder(chosen=simulated), selected)
     least = None if requirement is None else requirement.work
     cards = cards_of(*places_of(socket, simulated=simulated), least)
     if requirement is not None:
@@ -148,9 +160,18 @@ def command(
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
     unmet = {card.uuid: why for card in cards if (why := why_unmet(card, requirement)) is not None}
-    code = ExitCode.INCOMPLETE if unmet or not cards else ExitCode.OK
-    code = ExitCode.FAIL if any(map(is_suspect, cards)) else code
-    plain = {"gpus": [_plain(card) for card in cards], "unmet": list(unmet)}
+    statuses = {status for _, status in expected}
+    is_unknown = bool(unmet) or not cards or Status.NOT_TESTED in statuses
+    code = ExitCode.INCOMPLETE if is_unknown else ExitCode.OK
+    code = ExitCode.FAIL if any(map(is_suspect, cards)) or Status.FAIL in statuses else code
+    texts = [text for text, _ in expected]
+    plain = {
+        "gpus": [_plain(card) for card in cards],
+        "unmet": list(unmet),
+        "not_as_expected": texts,
+    }
+    if requirement is not None and expectation.gpus is None:
+        texts.append("the number of GPUs was not checked")
     shown = [] if requirement is None else [card for card in cards if card.uuid in unmet]
     lines = itertools.chain(
         _lines(cards),
@@ -158,6 +179,7 @@ def command(
             f"{requirement}: {': '.join(filter(None, (_standing(card), unmet[card.uuid])))}"
             for card in shown
         ),
+        map(printable, texts),
     )
     return options.Printed(json=plain, lines=lines, code=code).show(as_json=as_json)
 
@@ -186,9 +208,13 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
     return folder is not None
 
 
-def _print_npd(socket: str | None, *, simulated: bool) -> int:
+def _print_npd(socket: str | None, expectation: Expectation, *, simulated: bool) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
+        found = judge_expectation(expectation, simulated_folder(chosen=simulated))
+        for text, status in sorted(found, key=lambda one: one[1] is not Status.FAIL):
+            print(npd_line(text))
+            return 1 if status is Status.FAIL else NPD_UNKNOWN
         cards = cards_of(*places_of(socket, simulated=simulated))
     except SentinelError as error:
         print(npd_line(str(error)))
@@ -212,7 +238,8 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
         return NPD_UNKNOWN
     if not shown:
         noun = "simulated GPU" if _are_simulated(socket, simulated=simulated) else "GPU"
-        print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in"))
+        note = "" if expectation.gpus is not None else "; the number of GPUs was not checked"
+        print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in{note}"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     print(npd_line(f"{_standing(shown[0])}{more}"))

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.checks.node_checks import proven_fault
+from sentinel.burnin.checks.check import Status, Thresholds
+from sentinel.burnin.checks.evidence import ExpectedEvidence
+from sentinel.burnin.checks.expected_checks import EXPECTED
+from sentinel.burnin.checks.node_checks import judge_node, proven_fault, results_of
 from sentinel.burnin.checks.required_readings import unread
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import find_plan
@@ -22,6 +25,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.client import connect
+from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
@@ -258,6 +262,32 @@ def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
         lost = gpu.lost or unread(gpu)
         here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=lost))
     return here
+
+
+def judge_expectation(
+    expectation: Expectation, simulated: Path | None, selected: Sequence[str] = ()
+) -> list[tuple[str, Status]]:
+    """Judge the host by an expectation: what is not as expected, and what is not known."""
+    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
+    from sentinel.diagnostics.host_counters import read_host
+
+    if not expectation.text:
+        return []
+    found = read_counters(simulated)
+    evidence = ExpectedEvidence(
+        expectation=expectation,
+        listed=found.counters,
+        hosts=(read_host(simulated),),
+        pci_devices=found.pci_devices,
+        driver_error=found.driver_error,
+        selected=bool(selected),
+    )
+    report = judge_node(found.counters, Thresholds(), more=(evidence,))
+    return [
+        (f"{place}: {result.id}: {result.evidence}", result.status)
+        for place, result in results_of(report)
+        if result.id in EXPECTED and result.status in {Status.FAIL, Status.NOT_TESTED}
+    ]
 
 
 def why_unmet(card: Card, requirement: Requirement | None) -> str | None:

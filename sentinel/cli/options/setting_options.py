@@ -15,9 +15,11 @@ import click
 from sentinel.cli.display.output import Word
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import together, warn_of_simulated_gpus
+from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
+    EXPECTATION_VARIABLE,
     NAME,
     Sources,
     find_file,
@@ -30,6 +32,7 @@ from sentinel.config.sources import (
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, places
+from sentinel.host.regular_file import read_regular, why_foreign, why_untrusted
 from sentinel.host.simulation import default_folder
 from sentinel.protocol.commands import Given
 
@@ -38,6 +41,10 @@ if TYPE_CHECKING:  # the daemon does without
 
 _Function = Callable[..., Any]
 
+#: What a node must be, where nothing else is named.
+HOSTS_EXPECTATION = Path("/etc/sentinel/node.toml")
+#: A larger file is none of them, in bytes.
+_MAX_FILE_BYTES = 2**20
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
 
@@ -326,13 +333,60 @@ def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None
             click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)
 
 
-#: How many GPUs a node should have; what is missing fails the node.
-expect_gpus_option = click.option(
-    "--expect-gpus",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Fail the node if it has fewer than N GPUs, and name those that are missing.",
-)
+def expect_options(function: _Function) -> _Function:
+    """Add the options that say what a node must be: ``expect`` and ``expect_gpus``."""
+    function = click.option(
+        "--expect-gpus",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Fail it for another number of GPUs.",
+    )(function)
+    return click.option(
+        "--expect",
+        metavar="FILE",
+        help="Fail the node if it is not as FILE says.  [default: /etc/sentinel/node.toml for real"
+        " GPUs]",
+    )(function)
+
+
+def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Expectation:
+    """Read what a node must be: that file, that of the variable, or that of the host if there.
+
+    Args:
+        file: The file of ``--expect``, or None.
+        gpus: The number of ``--expect-gpus``, or None.
+        is_here: Whether it is about this host's real GPUs, for which the host has a file.
+
+    Raises:
+        click.UsageError: A file cannot be read or trusted, or has something that is not allowed; or
+            both options say another number.
+    """
+    named = os.environ.get(EXPECTATION_VARIABLE) or None if file is None else file
+    flag = EXPECTATION_VARIABLE if file is None else "--expect"
+    if named is None and is_here and os.path.lexists(HOSTS_EXPECTATION):
+        named, flag = str(HOSTS_EXPECTATION), "what this node must be"
+    if named is None:
+        return Expectation() if gpus is None else expect_gpus(gpus)
+    path = Path(named).absolute()
+    try:
+        # On a shared disk, root's files may belong to another user.
+        if why_untrusted(path) and (why := why_foreign(path)) is not None:
+            remedy = "allowed is a file that root or you own, and that no other user can replace"
+            raise click.UsageError(f"{flag} {path}: {why.replace('folder ', '')}; {remedy}")
+        found = parse_expectation(read_regular(path, _MAX_FILE_BYTES).decode(), str(path))
+    except OSError as error:
+        why = f"{error.strerror or error}; allowed is a regular TOML file of at most 1 MiB"
+        raise click.UsageError(f"{flag} {path}: {why}") from error
+    except UnicodeDecodeError as error:
+        message = f"{flag} {path}: it is not UTF-8 text; allowed is a TOML file"
+        raise click.UsageError(message) from error
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if gpus is None or gpus == found.gpus:
+        return found
+    if found.gpus is not None:
+        raise click.UsageError(f"--expect-gpus {gpus}: {path} says gpus = {found.gpus}; omit one")
+    return expect_gpus(gpus, found)
 
 
 def load_thresholds(file: str | None) -> SharedThresholds:

@@ -16,6 +16,7 @@ import click
 from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
+from sentinel.burnin.checks.expected_checks import count_unchecked, learn, unproved
 from sentinel.burnin.checks.node_checks import GpuReport, NodeReport, judge_node
 from sentinel.cli.display.output import (
     color_option,
@@ -27,21 +28,25 @@ from sentinel.cli.display.output import (
 from sentinel.cli.options.command_classes import PluginCommand
 from sentinel.cli.options.command_options import gpus_flag
 from sentinel.cli.options.setting_options import (
-    expect_gpus_option,
+    HOSTS_EXPECTATION,
+    expect_options,
+    load_expectation,
     load_thresholds,
     simulate_option,
 )
 from sentinel.client import connect
+from sentinel.config.expectation import Expectation, expectation_toml
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host
-from sentinel.errors import NoSuchGpuError, SentinelError
+from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons, locate
 from sentinel.host.paths import places
+from sentinel.host.regular_file import replace_file
 from sentinel.host.verified_store import known_gpus
 from sentinel.protocol.api_types import GpuProof
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_count
 
@@ -74,7 +79,16 @@ _WIDTH = 120
 @click.option(
     "--thresholds", "file", metavar="FILE", help="Replace limits by those of this TOML file."
 )
-@expect_gpus_option
+@expect_options
+@click.option(
+    "--write-expectation",
+    "target",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=str(HOSTS_EXPECTATION),
+    help="Write what this node is as a file for --expect, if it passes without a warning."
+    "  [default of FILE: /etc/sentinel/node.toml]",
+)
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
@@ -83,7 +97,9 @@ def command(
     nagios: bool,
     npd: bool,
     file: str | None,
+    expect: str | None,
     expect_gpus: int | None,
+    target: str | None,
     simulate: int | None,
 ) -> int:
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
@@ -96,13 +112,20 @@ def command(
     """
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
+    if target is not None and (gpus or as_json or nagios or npd):
+        raise click.UsageError("--write-expectation excludes --gpus, --json, --nagios and --npd")
+    if target == str(HOSTS_EXPECTATION) and simulate is not None:
+        raise click.UsageError("--write-expectation of simulated GPUs needs a FILE of its own")
     thresholds = load_thresholds(file).node
+    expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False
     try:
         result, error = _read(simulate)
         is_stuck = result.stuck
-        report = _judge(result, error, gpus, thresholds, expect_gpus, simulate)
+        report, host = _judge(result, error, gpus, thresholds, expectation, simulate)
         code = _print(report, verbose=verbose, as_json=as_json, nagios=nagios, npd=npd)
+        if target is not None:
+            code = _write(Path(target), report, host)
     except click.ClickException:
         raise
     except Exception as failure:
@@ -128,33 +151,54 @@ def _judge(
     error: str | None,
     gpus: Sequence[str],
     thresholds: Thresholds,
-    expected: int | None,
+    expectation: Expectation,
     simulate: int | None,
-) -> NodeReport:
-    """Judge the GPUs by their counters, or by the reason why those cannot be read."""
+) -> tuple[NodeReport, HostCounters]:
+    """Judge the GPUs by their counters, or by the reason why those cannot be read.
+
+    Returns:
+        The report, and the host around the GPUs.
+    """
     why = error or result.driver_error
-    more: list[ExpectedEvidence | HostEvidence] = []
-    if expected is not None:
-        count = ExpectedEvidence(
-            expected=expected,
-            listed=result.counters,
-            known=_known(simulate),
-            pci_devices=result.pci_devices,
-            driver_error=why,
-        )
-        more.append(count)
-    if not gpus:
-        folder = simulation.default_folder() if simulate is not None else None
-        more.append(HostEvidence(before=read_host(folder)))
-    return judge_node(
+    host = read_host(simulation.default_folder() if simulate is not None else None)
+    expected = ExpectedEvidence(
+        expectation=expectation,
+        listed=result.counters,
+        hosts=(host,),
+        known={} if expectation.gpus is None else _known(simulate),
+        pci_devices=result.pci_devices,
+        driver_error=why,
+        selected=bool(gpus),
+    )
+    report = judge_node(
         result.counters,
         thresholds,
         pci_devices=result.pci_devices,
         selected=_selected(gpus, result),
         driver_error=why,
         findings=_findings(simulate),
-        more=more,
+        more=(expected,) if gpus else (expected, HostEvidence(before=host)),
     )
+    return report, host
+
+
+def _write(path: Path, report: NodeReport, host: HostCounters) -> int:
+    """Write what a node is as an expectation, and print what was taken for granted."""
+    if report.status is not Status.PASS or report.failure is not None:
+        why = "this node has not passed; an expectation is made from one that is known to be good"
+        click.echo(f"sentinel: {path} was not written: {why}", err=True)
+        return node_checks.exit_code(report) or int(ExitCode.FAIL)
+    found, left_out = learn([gpu.counters for gpu in report.gpus], host, str(path))
+    text = expectation_toml(found)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replace_file(path, f"# Written by sentinel check --write-expectation.\n{text}", 0o644)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    print(f"\n{path} takes for granted, since this node has it:\n\n{text.rstrip()}\n")
+    for one in left_out:
+        print(f"not expected: {printable(one)}")
+    return int(ExitCode.OK)
 
 
 def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
@@ -248,7 +292,8 @@ def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[s
         (f"GPU {gpu.counters.index}", gpu.status, list(_name_of(gpu)), gpu.checks)
         for gpu in report.gpus
     ]
-    rows.append(("node", report.status, [_counts(report), *notes], report.node))
+    about = [_counts(report), *filter(None, [count_unchecked(report.node)])]
+    rows.append(("node", report.status, [*about, *unproved(report.node), *notes], report.node))
     place_width = max(len(row[0]) for row in rows)
     status_width = max(len(row[1].value) for row in rows)
     for place, status, texts, checks in rows:
@@ -298,7 +343,9 @@ def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[s
         yield ""
     if report.driver_error is not None:
         yield f"other GPUs cannot be checked: {printable(report.driver_error)}"
-    yield _styled(report.status, f"{report.status.value}: {_counts(report)}", colour=colour)
+    about = [_counts(report), *filter(None, [count_unchecked(report.node)])]
+    text = "; ".join([*about, *unproved(report.node)])
+    yield _styled(report.status, f"{report.status.value}: {text}", colour=colour)
 
 
 def _counts(report: NodeReport) -> str:

@@ -26,14 +26,24 @@ from sentinel.cli.display.output import (
     printable,
 )
 from sentinel.cli.options.command_options import chosen_form, duration, print_report
-from sentinel.cli.options.setting_options import load_thresholds
+from sentinel.cli.options.setting_options import (
+    expect_options,
+    load_expectation,
+    load_thresholds,
+)
+from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet import follow
 from sentinel.fleet.acceptance import Acceptance
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError
 from sentinel.fleet.formats import FORMATS
-from sentinel.fleet.node_files import SharedThresholds, read_fleet, read_run_thresholds
+from sentinel.fleet.node_files import (
+    SharedThresholds,
+    read_fleet,
+    read_run_expectation,
+    read_run_thresholds,
+)
 from sentinel.fleet.node_result import Plan
 from sentinel.fleet.progress import record_reasons
 from sentinel.fleet.report import fleet_object
@@ -175,7 +185,8 @@ def watch_run(
     Returns:
         The verdict, or None after Ctrl+C, which ends this alone; the run goes on.
     """
-    thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
+    # Errors are to be known before the wait.
+    thresholds, expectation = read_run_thresholds(folder, run), read_run_expectation(folder, run)
     follower = follow.FleetFollower(folder, run, follow.engine_of(run, folder))
     screen = FleetScreen(LiveTable(stream, Table(follow.NODE_HEADER, _FLEXIBLE, follow.NODE_RIGHT)))
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
@@ -197,7 +208,7 @@ def watch_run(
     }
     with _without_writing():
         record_reasons(folder, missing.keys(), {n: why for n, why in missing.items() if why})
-    found = judge_fleet(read_fleet(folder.path), thresholds)
+    found = judge_fleet(read_fleet(folder.path), thresholds.fleet, expectation)
     with _without_writing():
         for form, path in (("html", folder.page), ("json", folder.summary)):
             write_shared(path, FORMATS[form](found))
@@ -343,6 +354,7 @@ def _fault(node: FleetNode) -> str:
 @click.option(
     "--simulated", is_flag=True, help="Without fleet.json: accept simulated GPUs (a rehearsal)."
 )
+@expect_options
 @click.option("--watch", is_flag=True, help="Show the nodes until all are done, and judge then.")
 @duration(
     "--give-up",
@@ -360,6 +372,8 @@ def report(
     since_s: float | None,
     expected: str | None,
     simulated: bool,
+    expect: str | None,
+    expect_gpus: int | None,
     give_up_s: float | None,
     watch: bool,
     drain: bool,
@@ -393,14 +407,15 @@ def report(
     collected = _Collected(level, file, since_s, expected, simulated)
     if fleet.run_file.exists():
         collected.check_unused(fleet)
+    expectation = load_expectation(expect, expect_gpus, is_here=False)
     found: FleetVerdict | None = None
     if watch and run is not None:
         found = watch_run(fleet, run, give_up_s=give_up_s, stream=stream)
         if found is None:
             return int(ExitCode.INTERRUPTED)
         print(file=stream)
-    if found is None or given is not None:
-        found = _judge(fleet, given, collected)
+    if found is None or given is not None or expectation.text:
+        found = _judge(fleet, given, collected, expectation)
     print_report(FORMATS[form](found), output, painted=form == "text")
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
@@ -457,11 +472,17 @@ class _Collected:
 
 
 def _judge(
-    fleet: FleetFolder, given: SharedThresholds | None, collected: _Collected
+    fleet: FleetFolder,
+    given: SharedThresholds | None,
+    collected: _Collected,
+    expectation: Expectation,
 ) -> FleetVerdict:
-    """Judge what is in the folder now, by the given thresholds or those of the run."""
+    """Judge what is in the folder now, by what is given or else by what the run has."""
     files = read_fleet(fleet.path, collected.nodes())
     if files.run is None:
         thresholds = given or SharedThresholds()
-        return judge_fleet(files, thresholds.fleet, collected.acceptance(thresholds))
-    return judge_fleet(files, (given or read_run_thresholds(fleet, files.run)).fleet)
+        acceptance = collected.acceptance(thresholds)
+        return judge_fleet(files, thresholds.fleet, expectation, acceptance)
+    thresholds = given or read_run_thresholds(fleet, files.run)
+    expectation = expectation if expectation.text else read_run_expectation(fleet, files.run)
+    return judge_fleet(files, thresholds.fleet, expectation)

@@ -19,7 +19,8 @@ from sentinel.cli.display.output import color_option, print_json, printable
 from sentinel.cli.options.command_options import duration, json_option
 from sentinel.cli.options.setting_options import (
     check_range,
-    expect_gpus_option,
+    expect_options,
+    load_expectation,
     load_thresholds,
     simulate_option,
 )
@@ -28,7 +29,7 @@ from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import undrain_nodes
 from sentinel.fleet.engine import EngineError, EngineMissingError, TaskState, expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
-from sentinel.fleet.node_files import check_copy
+from sentinel.fleet.node_files import check_copy, hash_of
 from sentinel.fleet.node_run import NodeRun, node_name, read_verdict
 from sentinel.fleet.progress import read_reasons, record_reasons
 from sentinel.fleet.run_folder import (
@@ -68,6 +69,7 @@ class _Order:
     simulate: int | None
     drain: bool
     fail_fast: bool
+    expect: str | None
     expect_gpus: int | None
     options: tuple[str, ...]
     #: The file of thresholds, or None.
@@ -112,7 +114,7 @@ class _Order:
     show_default=True,
     help="At most so many nodes at a time.",
 )
-@expect_gpus_option
+@expect_options
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option(
@@ -158,6 +160,8 @@ def burnin(**given: Any) -> int:
     level = order.level or "standard"
     plan, text = read_plan(level, order.file)
     thresholds = load_thresholds(order.limits)
+    # Without one, each node has its own.
+    expectation = load_expectation(order.expect, order.expect_gpus, is_here=False)
     folder = FleetFolder(path=order.target.absolute())
     check_path(folder.path)
     program = _program(order)
@@ -178,7 +182,7 @@ def burnin(**given: Any) -> int:
         simulate=order.simulate,
         drain=order.drain,
         fail_fast=order.fail_fast,
-        expect_gpus=order.expect_gpus,
+        expectation_hash=hash_of(expectation.text),
     )
     folder.create()
     with folder.submitting():
@@ -186,6 +190,8 @@ def burnin(**given: Any) -> int:
         write_shared(folder.plan, text.rstrip("\n"))
         if thresholds.hash is not None:
             write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
+        if expectation.text:
+            write_shared(folder.expectation, expectation.text.rstrip("\n"))
         run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
     begun = (

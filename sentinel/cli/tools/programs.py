@@ -10,9 +10,12 @@ from pathlib import Path
 import click
 
 from sentinel.cli.options.command_options import duration, wait_option, with_client
+from sentinel.cli.options.setting_options import expect_options, load_expectation
 from sentinel.client import Client, connect
+from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.fleet.drain import PREFIX, drain_by_health, faults, state_of_node
+from sentinel.fleet.expected import differences
 from sentinel.fleet.job_gpus import (
     JobFiles,
     end_lost,
@@ -25,7 +28,7 @@ from sentinel.fleet.job_gpus import (
 )
 from sentinel.host.device_order import DRIVER_FILES, addresses_by_minor
 from sentinel.host.paths import SIMULATED
-from sentinel.protocol.api_types import GpuStatus
+from sentinel.protocol.api_types import GpuStatus, Status
 
 _FOLDER = Path("/var/lib/sentinel/slurm")
 #: The daemon answers from what it has read already; the whole check must end within a second.
@@ -60,20 +63,28 @@ def _say(text: str) -> None:
 @_folder_option
 @wait_option("Maximum wait for the memory of the job's GPUs")
 @duration("--for", "seconds", "When a job without an epilog is over.  [default: 30d]")
-def prolog(folder: Path, wait: float, seconds: float | None) -> int:
+@expect_options
+def prolog(
+    folder: Path, wait: float, seconds: float | None, expect: str | None, expect_gpus: int | None
+) -> int:
     """Reserve the GPUs of a job before it starts ($SLURM_JOB_ID, $SLURM_JOB_GPUS).
 
     Exit code 1, and the fault on standard output, if a GPU of the job has shown a fault: its last
-    burn-in has failed, or it has computed wrong results. Anything else is exit code 0, also if no
-    daemon runs or a foreign process uses the GPU.
+    burn-in has failed, it has computed wrong results, or it or the node is not as expected.
+    Anything else is exit code 0, also if no daemon runs or a foreign process uses the GPU.
     """
     job, names = os.environ.get("SLURM_JOB_ID", ""), names_of_job(os.environ)
     if not job.isdecimal() or not names:
         return int(ExitCode.OK)
     client = connect()
+    expectation = load_expectation(expect, expect_gpus, is_here=_is_here())
     try:
-        gpus = _find(names, client.status().gpus)
-        if found := faults(gpus):
+        status = client.status()
+        gpus = _find(names, status.gpus)
+        own = {f"expected of {gpu.uuid}" for gpu in gpus} | {"node"}
+        expected, _ = _differences(client, status, expectation)
+        found = faults(gpus) | {key: text for key, text in expected.items() if key in own and text}
+        if found:
             click.echo(f"{PREFIX} {'; '.join(found.values())}")
             return int(ExitCode.FAIL)
         if gpus:
@@ -87,6 +98,32 @@ def prolog(folder: Path, wait: float, seconds: float | None) -> int:
     except SentinelError as error:
         _say(error.what)
     return int(ExitCode.OK)
+
+
+def _is_here() -> bool:
+    return not os.environ.get(SIMULATED)
+
+
+def _differences(
+    client: Client, status: Status, expectation: Expectation
+) -> tuple[dict[str, str | None], str]:
+    """Compare what the daemon knows with an expectation; see :func:`differences`.
+
+    Returns:
+        The differences, and a note if the number of GPUs was not checked.
+
+    Raises:
+        SentinelError: The daemon does not answer.
+    """
+    note = "; the number of GPUs was not checked"
+    if not expectation.text:
+        return {}, note
+    chosen = client.settings().get("gpus")
+    named = chosen is not None and set(chosen.text.split(",")) - {"all", ""}
+    is_whole = not named and status.daemon.visible_devices is None
+    if expectation.gpus is not None:
+        note = "" if is_whole else "; the number of GPUs was not judged"
+    return differences(expectation, status.gpus, status.daemon.driver, is_whole=is_whole), note
 
 
 def _find(names: tuple[str, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatus, ...]:
@@ -119,8 +156,11 @@ def epilog(folder: Path) -> int:
 @slurm_command.command("healthcheck")
 @_folder_option
 @click.option("--drain", is_flag=True, help="Drain this node for a fault, and take that back.")
-def healthcheck(folder: Path, drain: bool) -> int:
-    """Print whether a GPU of this node has shown a fault, as the daemon knows it; always exit 0.
+@expect_options
+def healthcheck(folder: Path, drain: bool, expect: str | None, expect_gpus: int | None) -> int:
+    """Print whether a GPU of this node has shown a fault, as the daemon knows it; exit 0.
+
+    So it does if the node is not as expected. Exit code 2 for an expectation that cannot be used.
 
     With --drain, a fault drains this node in Slurm ($SLURMD_NODENAME) with a reason that begins
     with "gpu-sentry:". A reason of another program is not replaced. Only a drain of this command is
@@ -128,13 +168,17 @@ def healthcheck(folder: Path, drain: bool) -> int:
     """
     client = connect(timeout=_HEALTH_TIMEOUT_S)
     files = JobFiles(path=folder)
+    expectation = load_expectation(expect, expect_gpus, is_here=_is_here())
     try:
-        gpus = client.status().gpus
-        click.echo(f"{PREFIX} {state_of_node(gpus)}")
+        status = client.status()
+        gpus = status.gpus
+        expected, note = _differences(client, status, expectation)
+        unlike = [text for text in expected.values() if text]
+        click.echo(f"{PREFIX} {'; '.join((*unlike, state_of_node(gpus)))}{note}")
         end_unused(client, files)
         node = os.environ.get("SLURMD_NODENAME", "")
         if drain and node:
-            done = drain_by_health(folder, node, gpus)
+            done = drain_by_health(folder, node, gpus, expected)
             if done is not None:
                 click.echo(f"{PREFIX} {done}")
         if node:

@@ -50,6 +50,7 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["schema_version"] == 1
+    assert found["notes"] == ["the number of GPUs was not checked"]
     assert (found["verdict"], found["driver_error"]) == ("pass", None)
     assert [gpu["verdict"] for gpu in found["gpus"]] == ["pass", "pass"]
     assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.uuid for gpu in registry.gpus()]
@@ -58,14 +59,16 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
     assert {one["status"] for one in found["gpus"][0]["checks"]} == {"pass", "n/a", "not tested"}
     code, out, _ = check("--nagios")
     assert code == 0
-    assert out.startswith("GPU OK - 2 simulated GPUs tested | gpus=2 fail=0;;0 warn=0;0")
+    note = "the number of GPUs was not checked"
+    text = f"GPU OK - 2 simulated GPUs tested; {note} | gpus=2 fail=0;;0 warn=0;0"
+    assert out.startswith(text)
     assert out.count("\n") == 1
-    assert check("--npd") == (0, "2 simulated GPUs tested\n", "")
+    assert check("--npd") == (0, f"2 simulated GPUs tested; {note}\n", "")
     row = "pass  Simulated GPU; not tested: pcie.generation, pcie.width"
-    assert check() == (0, f"GPU 0  {row}\nGPU 1  {row}\nnode   pass  2 pass\n", "")
+    assert check() == (0, f"GPU 0  {row}\nGPU 1  {row}\nnode   pass  2 pass; {note}\n", "")
     code, out, _ = check("-v")
     assert code == 0
-    assert out.splitlines()[-1] == "pass: 2 pass"
+    assert out.splitlines()[-1] == f"pass: 2 pass; {note}"
 
 
 def test_a_fault_fails_its_gpu_in_every_format(check: Check, registry: Registry) -> None:
@@ -77,7 +80,7 @@ def test_a_fault_fails_its_gpu_in_every_format(check: Check, registry: Registry)
     text = "fail: memory.remap_failed (remap_failed = 1); warn: memory.bank_headroom (remap_banks"
     assert text in " ".join(" ".join(faulty).split())
     assert (node, hint) == (
-        "node   fail  1 fail, 1 pass",
+        "node   fail  1 fail, 1 pass; the number of GPUs was not checked",
         "-v shows each check, its rule and what to do.",
     )
     code, out, _ = check("--verbose")
@@ -90,7 +93,7 @@ def test_a_fault_fails_its_gpu_in_every_format(check: Check, registry: Registry)
     assert "do: CONTACT_SUPPORT: run NVIDIA's field diagnostic" in text
     levels = [row.split()[0] for row in rows if row[:1].strip() and row[12:13].strip()][1:]
     assert levels[:2] == ["fail", "warn"]
-    assert out.splitlines()[-1] == "fail: 1 fail, 1 pass"
+    assert "fail: 1 fail, 1 pass" in out.splitlines()[-1]
     assert "GPU 0" in out[: out.index("GPU 1")]
     code, out, _ = check("--nagios")
     assert (code, out.split(" | ")[0]) == (2, "GPU CRITICAL - GPU 1: memory.remap_failed = 1")
@@ -273,11 +276,96 @@ def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) ->
     assert (code, json.loads(out)["verdict"]) == (1, "fail")
     assert counted(out).startswith("2 of 3 are there")
     assert check("--expect-gpus", "3", "--gpus", "0")[0] == 1
+    assert check("--expect-gpus", "1")[0] == 1
+    code, out, _ = check("--expect-gpus", "2", "--gpus", "0")
+    assert (code, out.splitlines()[-1].split("; ")[-1]) == (0, "the number of GPUs was not judged")
     code, out, _ = check("--expect-gpus", "3", "--npd")
-    assert (code, out) == (1, "node: node.gpus = 1\n")
+    assert (code, out) == (1, "node: node.gpus = 1 (2 of 3 are there)\n")
     code, _, err = check("--expect-gpus", "0")
     assert code == 2
     assert "--expect-gpus" in err
+
+
+def test_a_node_that_differs_from_its_expectation_fails_in_every_format(
+    check: Check, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('gpus = 2\n[all]\npower_limit_w = 620\nvbios = ["96.00.00.00.01", "97.1"]\n')
+    monkeypatch.setenv("SENTINEL_EXPECT", str(file))
+    code, out, _ = check()
+    assert (code, out.splitlines()[-1]) == (0, "node   pass  2 pass")
+    inject(registry, 1, power_limit_w=500.0)
+    text = "power_limit_w is 500, expected 620"
+    code, out, _ = check()
+    assert (code, text in " ".join(out.split())) == (1, True)
+    code, out, _ = check("--nagios")
+    assert (code, text in out) == (2, True)
+    code, out, _ = check("--npd")
+    assert (code, text in out) == (1, True)
+    code, out, _ = check("--json")
+    (row,) = (one for one in json.loads(out)["gpus"][1]["checks"] if one["id"] == "gpu.expected")
+    assert (code, row["status"], row["evidence"]) == (1, "fail", text)
+    inject(registry, 1, power_limit_w=None, failed={"power_limit_w": "Unknown Error"})
+    code, out, _ = check()
+    assert (code, "power_limit_w is not known" in " ".join(out.split())) == (3, True)
+
+
+def test_a_port_of_an_expectation_must_be_there_with_its_rate(
+    check: Check, registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('[[infiniband]]\nport = "mlx5_0/1"\nrate_gbps = 400\n')
+    code, out, _ = check("--expect", str(file), "--npd")
+    assert code == 1
+    assert "state of port mlx5_0/1 is missing" in out
+    write_port(registry.folder / "sys", "mlx5_0")
+    assert check("--expect", str(file))[0] == 0
+    (write_port(registry.folder / "sys", "mlx5_0") / "rate").write_text("200 Gb/sec (4X HDR)")
+    code, out, _ = check("--expect", str(file), "--nagios")
+    assert (code, "is 200, expected 400" in out) == (2, True)
+
+
+@pytest.mark.parametrize("fault", ["wrong", "missing", "another user's", "two numbers"])
+def test_an_expectation_that_cannot_be_used_is_wrong_usage(
+    check: Check, tmp_path: Path, fault: str
+) -> None:
+    file, more = tmp_path / "node.toml", list[str]()
+    if fault != "missing":
+        file.write_text("# GPUs\ngpus = true\n" if fault == "wrong" else "gpus = 2\n")
+    if fault == "another user's":
+        file.chmod(0o666)
+    if fault == "two numbers":
+        more = ["--expect-gpus", "3"]
+    code, out, err = check("--expect", str(file), *more)
+    assert (code, out) == (2, "")
+    wanted = {
+        "wrong": f"{file}:2: gpus is True\nAllowed is a whole number from 1",
+        "missing": "No such file",
+        "another user's": f"all users may write {file}",
+        "two numbers": "gpus = 2",
+    }
+    assert wanted[fault] in err
+    assert check("--expect", str(file), *more, "--nagios")[0] == 3
+
+
+def test_an_expectation_is_written_from_a_node_that_passes_and_from_no_other(
+    check: Check, registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "new" / "node.toml"
+    inject(registry, 0, power_limit_w=500.0, power_limit_default_w=620.0)
+    code, out, err = check("--write-expectation", str(file))
+    assert (code, "power.limit" in out, "was not written" in err) == (1, True, True)
+    assert not file.exists()
+    inject(registry, 0)
+    code, out, _ = check("--write-expectation", str(file))
+    assert code == 0
+    lines = out.partition("takes for granted")[2].splitlines()
+    assert (lines[2], lines[-1][:12]) == ("gpus = 2", "not expected")
+    assert check("--expect", str(file))[1].splitlines()[-1] == "node   pass  2 pass"
+    assert check("--write-expectation")[0] == 2  # that of the host is about real GPUs
+    inject(registry, 1, ecc=False)
+    code, out, _ = check("--expect", str(file), "--npd")
+    assert (code, "ecc is off, expected on" in out) == (1, True)
 
 
 def test_a_gpu_in_mig_mode_has_a_row_that_is_not_tested(check: Check, registry: Registry) -> None:
@@ -307,4 +395,4 @@ def test_a_port_that_is_down_beside_an_active_one_is_a_warning(
     write_port(registry.folder / "sys", "mlx5_1", state="1: DOWN")
     write_controller(registry.folder / "sys", ue_count="1")
     assert [rows()[name] for name in names] == ["warn", "warn"]
-    assert "mlx5_1/1: it is DOWN" in check()[1]
+    assert "mlx5_1/1: it is DOWN" in " ".join(check()[1].split())

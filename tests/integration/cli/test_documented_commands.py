@@ -102,6 +102,7 @@ class Desk:
             (self.folder / name).write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
         (self.folder / "site.toml").write_text('poll = "500ms"\n')
         (self.folder / "FILE").write_text('spec = "dcgm-error-thresholds-v1"\n')
+        (self.folder / "node.toml").write_text("gpus = 4\n")
         (self.folder / "FILE...").write_text("")
         state = find_shared(self.folder)
         for place in (

@@ -18,7 +18,7 @@ from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import FAULTLESS, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost, foreign_process
-from tests.harness.kubernetes_cluster import DEPLOY
+from tests.harness.kubernetes_cluster import DEPLOY, needs_kubectl, objects
 from tests.harness.programs import EXEC_SENTINEL, output_of, started_program, write_script
 from tests.harness.sentinel_process import eventually
 
@@ -54,15 +54,15 @@ class Acceptance:
             PATH=f"{self.command.parent}:{os.environ['PATH']}",
         )
 
-    def started(self) -> AbstractContextManager[subprocess.Popen[str]]:
+    def started(self, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start the script as the Job's container does."""
         script = DEPLOY / "acceptance" / "acceptance.sh"
-        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast")
+        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast", *more)
         return started_program("sh", script, *words, env=self.environment, cwd=ROOT)
 
-    def run(self, code: int) -> str:
+    def run(self, code: int, *more: str) -> str:
         """Run the script, which must end with this exit code; return its log."""
-        with self.started() as process:
+        with self.started(*more) as process:
             return output_of(process, code)
 
     def summary(self) -> dict[str, Any]:
@@ -109,6 +109,19 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     acceptance.run(0)
     report = json.loads((acceptance.report / "report.json").read_text())
     assert len(report["run"]["resumed"]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@needs_kubectl
+def test_a_node_with_fewer_gpus_than_its_job_expects_fails(simulated: SimulatedHost) -> None:
+    (job,) = objects("acceptance", "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    *level, flag, number = container["args"]
+    assert (level, flag, number) == (["--level", "standard"], "--expect-gpus", "8")
+    acceptance = Acceptance(simulated, "checks_results")
+    assert "2 of 8 are there" in acceptance.run(1, flag, number)
+    assert acceptance.summary()["verdict"] == "FAIL"
 
 
 def delete_begun(acceptance: Acceptance, daemon: Daemon) -> None:

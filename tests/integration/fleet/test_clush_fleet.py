@@ -62,6 +62,14 @@ def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fle
     assert (fleet.path / "report.html").exists()
 
 
+def test_a_gpu_that_is_missing_on_every_node_fails_all_of_them(fleet: Fleet) -> None:
+    words = ("--engine", "clush", "--nodelist", "node[1-2]", "--expect-gpus", "8")
+    output = fleet.burnin(*words).ends_with(ExitCode.FAIL)
+    assert set(fleet.verdicts(("node1", "node2"))) == {"FAIL"}
+    assert "of 8 are there" in output
+    assert (fleet.path / "expectation.toml").read_text().strip() == "gpus = 8"
+
+
 @pytest.mark.parametrize("fleet", [plan(1, 30)], indirect=True, ids=["long"])
 def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> None:
     flags = ("--engine", "clush", "--nodelist", ",".join(NODES))

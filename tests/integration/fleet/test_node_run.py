@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sentinel.errors import ExitCode
-from sentinel.fleet.node_files import read_thresholds
+from sentinel.fleet.node_files import hash_of, read_thresholds
 from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.burnin_run import CHECKED, FAULTLESS
 from tests.harness.example_fleet import fleet_run
@@ -57,17 +57,27 @@ def task(fleet: Fleet) -> FleetProcess:
 
 def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: Fleet) -> None:
     folder = submitted(fleet)
-    folder.write(replace(folder.read(), fail_fast=True, expect_gpus=1))
+    folder.expectation.write_text("gpus = 1")
+    hashed = hash_of("gpus = 1")
+    folder.write(replace(folder.read(), fail_fast=True, expectation_hash=hashed))
     task(fleet).ends_with(ExitCode.OK)
     report = folder.report(NODE).read_text()
     assert report == (folder.node(NODE) / "report.json").read_text()
     settings = {one["key"] for one in fleet.report(NODE)["run"]["settings"]}
-    assert {"fail-fast", "expect-gpus"} <= settings
+    assert {"fail-fast", "expect"} <= settings
     assert "node.gpus" in {one["id"] for one in fleet.report(NODE)["checks"]}
     folder.report(NODE).unlink()  # its last moment was cut off
     output = task(fleet).ends_with(ExitCode.OK)
     assert output == ""
     assert folder.report(NODE).read_text() == report
+
+
+def test_a_node_with_fewer_gpus_than_its_run_expects_fails(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.expectation.write_text("gpus = 8\n")
+    folder.write(replace(folder.read(), expectation_hash=hash_of("gpus = 8")))
+    assert "1 of 8 are there" in task(fleet).ends_with(ExitCode.FAIL)
+    assert fleet.report(NODE)["run"]["expectation"]["text"] == "gpus = 8\n"
 
 
 def test_a_host_that_was_started_again_reports_what_was_recorded(fleet: Fleet) -> None:

@@ -38,6 +38,7 @@ from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.burnin.xids import XidEvent
+from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -305,6 +306,8 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("rate.history", Run(tflops=400, counters=BELOW_DEFAULT), ABSENT),
     ("rate.reference", Run(tflops=440), FAIL),
     ("rate.reference", Run(tflops=400, counters=BELOW_DEFAULT), UNTESTED),
+    # Half of what a limit of 71 % leaves is a fault of the card.
+    ("rate.reference", Run(tflops=250, counters=BELOW_DEFAULT), FAIL),
     ("links.data", Run(links=Links(wrong=8)), FAIL),
     ("links.data", Run(events=(LINK,)), FAIL),
     ("links.data", Run(links=None, events=(LINK,)), FAIL),
@@ -386,7 +389,16 @@ EIGHT = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in ra
 
 
 def expected(number: int | None, *listed: Counters, **more: Any) -> ExpectedEvidence:
-    return ExpectedEvidence(expected=number, listed=listed, **more)
+    wanted = Expectation() if number is None else expect_gpus(number)
+    return ExpectedEvidence(expectation=wanted, listed=listed, **more)
+
+
+def wanted(text: str, *listed: Counters) -> ExpectedEvidence:
+    return ExpectedEvidence(expectation=parse_expectation(text, "f"), listed=listed)
+
+
+def wanted_gpu(text: str) -> MomentEvidence:
+    return replace(moment(), expectation=parse_expectation(text, "f"))
 
 
 PORTS = tuple(
@@ -426,12 +438,18 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.serials", inventory(HEALTHY, PEER), PASS, 0),
     ("node.serials", inventory(replace(HEALTHY, serial=None)), ABSENT, None),
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
-    ("node.gpus", expected(7, *EIGHT), PASS, 0),
+    ("node.gpus", expected(7, *EIGHT), FAIL, 1),
+    ("node.gpus", expected(8, *EIGHT, selected=True), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT[:7], selected=True), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
     ("node.gpus", expected(8), FAIL, 8),
     ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
     ("node.gpus", expected(None, *EIGHT), ABSENT, None),
+    ("node.expected", wanted('serials = ["1650000000001"]', HEALTHY), PASS, 0),
+    ("node.expected", wanted('serials = ["2"]', HEALTHY), FAIL, 2),
+    ("gpu.expected", wanted_gpu("[all]\necc = true"), PASS, 0),
+    ("gpu.expected", wanted_gpu("[all]\necc = false"), FAIL, 1),
     ("node.known", expected(None, *EIGHT[:7], known={"GPU-7": "GPU 7"}), WARN, 1),
     ("node.known", expected(None, *EIGHT, known={"GPU-7": "GPU 7"}), PASS, 0),
     ("node.known", expected(None, driver_error="no driver"), UNTESTED, None),

@@ -14,6 +14,7 @@ import pytest
 
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.fleet import follow, run_folder
+from sentinel.fleet.node_files import hash_of
 from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, node_report
@@ -86,6 +87,38 @@ def test_a_file_of_thresholds_replaces_limits(
         "PASS",
         {"fleet.temperature.warn": "> 30"},
     )
+
+
+@pytest.mark.parametrize("form", ["text", "json", "junit", "html"])
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("gpus = 8", 1, "7 of 8 are there"),
+        ('[[infiniband]]\nport = "a/1"', 3, "state of port a/1 is not known"),
+    ],
+)
+def test_a_fleet_with_seven_gpus_on_every_node_is_judged_by_what_was_ordered(
+    form: str, text: str, code: int, said: str, fleets: Fleets, tmp_path: Path, cli: CommandLine
+) -> None:
+    folder = fleets.write(short=frozenset(range(6)), run_file=False).path
+    words = ["fleet", "report", str(folder), f"--{form}"]
+    cli(*words, code=0)  # all nodes are alike
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    shown = cli(*words, "--expect", str(file), code=code).out
+    assert said in " ".join(shown.split())
+
+
+def test_what_a_run_was_begun_with_is_what_its_nodes_must_be(
+    fleets: Fleets, cli: CommandLine
+) -> None:
+    folder = fleets.write(short=frozenset({2}))
+    assert "7 of 8" not in cli("fleet", "report", str(folder.path), code=None).out
+    folder.expectation.write_text("gpus = 8\n")
+    folder.write(replace(folder.read(), expectation_hash=hash_of("gpus = 8")))
+    assert "7 of 8 are there" in cli("fleet", "report", str(folder.path), code=1).out
+    folder.expectation.write_text("gpus = 7\n")
+    assert "it was changed since" in cli("fleet", "report", str(folder.path), code=2).err
 
 
 def test_one_file_has_the_limits_of_nodes_and_of_the_fleet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.config.expectation import parse_expectation
 from sentinel.fleet.fleet_checks import CHECKS
+from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import FleetFiles
 from sentinel.fleet.report import meaning
 from sentinel.fleet.verdict import FleetVerdict, judge_fleet
@@ -65,6 +68,10 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[tuple[str, int | None], dict[str, S
         {
             (ONE, None): {"fleet.node_rate": FAIL},
         },
+    ),
+    "another power limit": (
+        {"limits": {2: 600.0}},
+        {(ONE, None): {"fleet.settings": WARN}},
     ),
     "a GPU that is gone": ({"short": frozenset({2})}, {(ONE, None): {"fleet.gpus": WARN}}),
 }
@@ -123,6 +130,62 @@ def test_a_node_without_a_gpu_is_incomplete(fleets: Fleets) -> None:
     assert (fleet.verdict, fleet.nodes[0].reasons) == (Verdict.INCOMPLETE, ("no GPU was tested",))
 
 
+# --- what is expected ------------------------------------------------------------------------
+
+LIMIT = '[model."NVIDIA H200"]\npower_limit_w = 700\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "word", "reason"),
+    [
+        ("gpus = 8", {}, "PASS", ""),
+        ("gpus = 8", {"short": frozenset(range(6))}, "FAIL", "7 of 8 are there"),
+        (LIMIT, {"limits": dict.fromkeys(range(6), 500.0)}, "FAIL", "is 500, expected 700"),
+        ("[all]\necc = true", {}, "PASS", ""),
+        ("[all]\nnvlinks = 20", {}, "FAIL", "nvlinks is 18, expected 20"),
+        ("[all]\nmig = false", {}, "INCOMPLETE", "mig is not known"),
+        ('[[infiniband]]\nport = "a/1"', {}, "INCOMPLETE", "state of port a/1 is not known"),
+    ],
+)
+def test_a_fleet_is_judged_by_what_its_nodes_were_not_asked_for(
+    text: str, given: dict[str, Any], word: str, reason: str, fleets: Fleets
+) -> None:
+    template = quiet_counters(fleets.template)
+    for gpu in template["gpus"]:
+        gpu["counters"]["before"]["mig"] = None
+    files = fleets.read(template=template, **given)
+    fleet = judge_fleet(files, Thresholds(), parse_expectation(text, "f"))
+    assert {node.word for node in fleet.nodes} == {word}
+    said = [*fleet.nodes[1].reasons, *fleet.nodes[1].gpus[0].reasons]
+    assert not reason or any(reason in one for one in said), said
+    shown = FORMATS["text"](fleet)
+    assert reason in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("vbios", "97.00"), ("ecc", False), ("persistence", False), ("driver", "1"), ("model", "X")],
+)
+def test_a_node_that_is_set_differently_is_named_unless_that_is_expected(
+    name: str, value: Any, fleets: Fleets
+) -> None:
+    report = fleets.report(2)
+    for gpu in report["gpus"]:
+        gpu["counters"]["before"][name] = value
+        gpu[name] = value
+    report["node"][name] = value
+    fleet = fleets.judged(reports={2: report})
+    named = {node: rows for (node, _), rows in found(fleet).items() if "fleet.settings" in rows}
+    assert named == {ONE: {"fleet.settings": WARN}}
+    (result,) = next(node.results for node in fleet.nodes if node.name == ONE)
+    assert "5 of 6 nodes have" in result.evidence
+    if name != "model":
+        expectation = parse_expectation(f"[all]\n{name} = {json.dumps([value])}", "f")
+        files = fleets.read(reports={2: report})
+        again = judge_fleet(files, Thresholds(), expectation)
+        assert not any("fleet.settings" in rows for rows in found(again).values())
+
+
 # --- groups ----------------------------------------------------------------------------------
 
 
@@ -134,7 +197,7 @@ def test_only_equal_hardware_is_compared(fleets: Fleets) -> None:
         "NVIDIA H200, driver 580.65.06, 600 W",
         "NVIDIA H200, driver 580.65.06, 700 W",
     ]
-    assert found(fleet) == {}
+    assert found(fleet) == {(node.name, None): {"fleet.settings": WARN} for node in fleet.nodes}
     assert fleets.judged(nodes=8, node_rates={5: 0.8}).verdict is Verdict.FAIL
 
 
