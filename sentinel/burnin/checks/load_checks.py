@@ -295,7 +295,7 @@ _IN_A_ROW = 3
 def lasting_low(values: Sequence[float]) -> float:
     """Find the worst moment as :func:`lowest` has it, or what some readings in a row were below."""
     rows = zip(*(values[first:] for first in range(_IN_A_ROW)), strict=False)
-    return min(lowest(values), min(map(max, rows), default=math.inf))
+    return min(lowest(values), min((float(max(row)) for row in rows), default=float("inf")))
 
 
 # --- results ---------------------------------------------------------------------------------
