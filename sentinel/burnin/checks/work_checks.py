@@ -116,10 +116,11 @@ def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> d
     seconds = sum(last - first for first, last in phase.stretches)
     reports = [one for one in phase.judged(phase.reports) if _has_work(phase, one)]
     readings = phase.judged(phase.telemetry)
-    if seconds < _VERY_SHORT * interval:
-        return {}
     if seconds < _SHORT * interval:
-        return {"work": float(bool(reports))}
+        some = {"work": float(bool(reports)), "readings": float(bool(readings))}
+        if phase.phase.steady:
+            return some
+        return {} if seconds < _VERY_SHORT * interval else {"work": some["work"]}
     found = {"work": sum(float(one.values["seconds"]) for one in reports) / seconds}
     for name in names:
         known = [one.at for one in readings if one.values.get(name) is not None]
