@@ -190,16 +190,18 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
             wrong type; or this process is root's, and another user can change the file, which may
             name code and who may command.
     """
-    if os.getuid() == 0 and (why := why_untrusted(path.absolute())) is not None:
-        what = f"{path}: root reads no settings that another user can change: {why}"
-        remedy = "Copy the file to a folder that only root can write, or give it to root."
-        raise ConfigError(what.replace("the folder ", ""), remedy)
+    if str(path) == os.devnull:
+        return ()
     try:
-        text = "" if str(path) == os.devnull else read_regular(path, _MAX_BYTES).decode()
+        text = read_regular(path, _MAX_BYTES).decode()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
+    if os.getuid() == 0 and (why := why_untrusted(path.absolute())) is not None:
+        what = f"{path}: root reads no settings that another user can change: {why}"
+        remedy = "Copy the file to a folder that only root can write, or give it to root."
+        raise ConfigError(what.replace("the folder ", ""), remedy)
     return tuple(_parse(path, parse_toml(text, str(path)), report))
 
 
