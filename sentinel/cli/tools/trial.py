@@ -141,7 +141,7 @@ def _figures(
         "gpu": request.gpu.uuid if started else None,
         "index": request.gpu.index if started else None,
         "simulated": request.simulate is not None,
-        "verdict": result,
+        "result": result,
         "problems": problems_of(evidence),
         "remarks": remarks_of(evidence),
         "incomplete": evidence.incomplete,
@@ -196,7 +196,7 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
         f: The figures.
     """
     place = "no GPU" if f["gpu"] is None else f"GPU {f['index']} ({name})"
-    yield f"{f['workload']} on {place}: {f['verdict']}"
+    yield f"{f['workload']} on {place}: {f['result']}"
     shown = {
         **f,
         "iterations": f"{f['iterations_per_s'] or 0.0:.3g}" if f["iterations_per_s"] else None,

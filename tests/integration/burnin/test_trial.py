@@ -97,7 +97,7 @@ def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
 def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
     # The note comes with the first progress, which is late on a busy host.
     code, figures = try_on(host, "bad_workloads:WellBehaved:rest=0.01", "--for", "5s")
-    assert (code, figures["verdict"], figures["problems"]) == (0, "well", []), figures
+    assert (code, figures["result"], figures["problems"]) == (0, "well", []), figures
     assert figures["incomplete"] is None
     assert figures["index"] == host.index(0)
     assert figures["held"] > host.total() // 2
@@ -118,7 +118,7 @@ def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
 def test_a_too_long_quantum_and_an_ignored_stop_are_reported(host: GpuHost) -> None:
     code, figures = try_on(host, "bad_workloads:queues_long_quanta", "--for", "6s")
     assert code == 1
-    assert figures["verdict"] == "misbehaved"
+    assert figures["result"] == "misbehaved"
     kinds = [problem["kind"] for problem in figures["problems"]]
     assert kinds == ["long_quantum", "slow_stop"]
     assert all(problem["do"] for problem in figures["problems"])
@@ -146,7 +146,7 @@ def test_the_settings_of_the_host_do_not_apply_to_a_trial(
 ) -> None:
     monkeypatch.setenv("SENTINEL_WORKLOAD", "nothing-of-this-name")
     code, figures = try_on(simulated, "bad_workloads:refuses_its_gpu", "--for", "2s")
-    assert (code, figures["verdict"]) == (2, "unusable")
+    assert (code, figures["result"]) == (2, "unusable")
     assert [problem["kind"] for problem in figures["problems"]] == ["unusable"]
 
 
@@ -165,7 +165,7 @@ def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: Simulat
 @pytest.mark.usefixtures("fake_torch")
 def test_a_workload_that_never_reports_gets_a_remark(simulated: SimulatedHost) -> None:
     code, figures = try_on(simulated, "bad_workloads:never_reports", "--for", "2s")
-    assert (code, figures["verdict"], figures["problems"]) == (0, "remarks", []), figures
+    assert (code, figures["result"], figures["problems"]) == (0, "remarks", []), figures
     assert [remark["kind"] for remark in figures["remarks"]] == ["no_report"]
 
 
@@ -175,7 +175,7 @@ def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None
         assert job.got_memory()
         code, figures = try_on(simulated, "hold", "--for", "2s")
     assert code == 3
-    assert figures["verdict"] == "incomplete"
+    assert figures["result"] == "incomplete"
     assert f"(pid {job.pid})" in figures["incomplete"]
     assert figures["gpu"] is None
 
@@ -452,7 +452,7 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     daemon.wait_until_occupied(0, 1)
     out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
     found = json.loads(out)
-    assert found["verdict"] == "well"
+    assert found["result"] == "well"
     log = [json.loads(line) for line in daemon.places.log.read_text().splitlines()]
     (lent,) = [event for event in log if event["event"] == "gpu.reserved"]
     assert lent["gpu"] == found["gpu"]
