@@ -3,7 +3,8 @@
 Each GPU is a folder. Each process on it shares a few bytes there that state how much memory it
 holds and what it does, and holds a lock beside them. The kernel drops the lock when the process
 dies, so a dead process holds nothing, as on a real card, and nothing remains after a SIGKILL. Only
-one that dies in a call of the driver keeps its memory a moment longer. The kernel also reports the
+one that dies in a call of the driver keeps its memory a moment longer, and one that was forked and
+has the file of the lock open for as long as that is. The kernel also reports the
 holder of the lock in the PID namespace of the reader, or not at all: as a real driver does. Only
 the device is simulated: its processes are real and get real signals.
 """
@@ -301,6 +302,8 @@ class Registry:
         It states nothing about its death, so the first reader does: a probe, a watching stressor or
         a newcomer, which read more often than a release takes.
         """
+        if _is_open(dead.path.removesuffix(".share") + ".lock"):
+            return True
         if not dead.stated.in_call:
             return False
         died_at = dead.stated.died_at
@@ -321,7 +324,8 @@ class Membership:
         self._path = stem.with_suffix(".share")
         self._lock = stem.with_suffix(".lock")
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)  # of this process
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # of all that share its open file
         _own_locks[str(self._lock)] = os.getpid(), descriptor
         listed_at = time.monotonic() + registry.timing(gpu).listing_s
         self._stated = _Stated(listed_at=listed_at)
@@ -398,6 +402,18 @@ def _holder_pid(lock: str) -> int | None:
         query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def _is_open(lock: str) -> bool:
+    """Check whether a process that the dead holder of a lock has forked keeps its file open."""
+    try:
+        with open(lock, "rb") as file:  # noqa: PTH123 - see _shares
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:  # another reader has removed it
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _write_fact(path: Path, text: str | None) -> None:

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
-_DEVICES = "/dev/nvidia"
+#: The beginning of the paths of the driver's files.
+DEVICES = "/dev/nvidia"
 _FDS = "/proc/self/fd"
 
 
@@ -23,33 +24,34 @@ _FDS = "/proc/self/fd"
 _FEW = 8
 
 
-def detach_forks(own: Iterable[int], many: Callable[[], None]) -> None:
+def detach_forks(own: Iterable[int], devices: str, many: Callable[[], None]) -> None:
     """Have every process that is forked from now on close these files and those of the driver.
 
     Args:
         own: The files.
+        devices: The beginning of the paths of the driver's.
         many: Called after each fork beyond the first few.
     """
     forks = itertools.count(1)
     os.register_at_fork(
-        after_in_child=partial(_detach, [*own]),
+        after_in_child=partial(_detach, [*own], devices),
         after_in_parent=lambda: many() if next(forks) > _FEW else None,
     )
 
 
-def _detach(own: list[int]) -> None:
-    for number in (*own, *_device_files()):
+def _detach(own: list[int], devices: str) -> None:
+    for number in (*own, *_device_files(devices)):
         with contextlib.suppress(OSError):
             os.close(number)
     own.clear()  # a process forked by this one may have other files of these numbers
 
 
-def _device_files() -> list[int]:
+def _device_files(devices: str) -> list[int]:
     """List the open files of the driver; none if this process may open no more files."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(_FDS):  # noqa: PTH208 - allocates less in a process just forked
             with contextlib.suppress(OSError):
-                if os.readlink(f"{_FDS}/{name}").startswith(_DEVICES):  # noqa: PTH115 - as above
+                if os.readlink(f"{_FDS}/{name}").startswith(devices):  # noqa: PTH115 - as above
                     found.append(int(name))
     return found

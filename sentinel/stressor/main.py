@@ -51,7 +51,7 @@ from sentinel.protocol.stressor import (
     size_in_chunks,
 )
 from sentinel.stressor import self_watch
-from sentinel.stressor.forked_children import detach_forks
+from sentinel.stressor.forked_children import DEVICES, detach_forks
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.loader import (
     bind,
@@ -147,7 +147,8 @@ def _run_stages(
         files = set_up()
         stamps = Stamps(files[0], STRESSOR_STAMPS)
         own = (*files[1:], lease_keeper.fileno())
-        detach_forks(own, lambda: stamps.set(FORKED, time.monotonic()))
+        devices = DEVICES if spec.simulation is None else os.path.realpath(spec.simulation)
+        detach_forks(own, devices, lambda: stamps.set(FORKED, time.monotonic()))
         lease_keeper.start()
         if spec.self_watch and not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)

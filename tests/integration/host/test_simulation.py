@@ -318,6 +318,45 @@ def test_a_forked_child_holds_no_memory_and_its_parent_keeps_its_own(
     assert registry.memory(gpu.uuid).used == 2 * GIB
 
 
+#: A process on a GPU that forks below Python, closes what a forked process of a stressor closes if
+#: told so, and is killed.
+FORKING = """
+import ctypes, os, signal, sys
+from pathlib import Path
+from sentinel.host.simulation import Registry
+from sentinel.stressor import forked_children
+member = Registry(Path(sys.argv[1])).attach(sys.argv[2])
+member.allocate(int(sys.argv[3]))
+child = ctypes.PyDLL(None).fork()
+if not child:
+    if sys.argv[4] == "closes":
+        forked_children._detach([], sys.argv[1])
+    print(os.getpid(), flush=True)
+    signal.pause()
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_memory_is_free_when_the_last_process_has_closed_the_device(
+    registry: Registry, gpu: Gpu, *, closes: bool
+) -> None:
+    arguments = (str(registry.folder), gpu.uuid, str(GIB), "closes" if closes else "keeps")
+    with started_program(sys.executable, "-c", FORKING, *arguments) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            parent.wait()
+            assert registry.memory(gpu.uuid).used == (0 if closes else GIB)
+            assert registry.attach(gpu.uuid).allocate(DEFAULT_TOTAL) is closes
+            assert not registry.processes(gpu.uuid), "it never was listed"
+        finally:
+            child.kill()
+        own = DEFAULT_TOTAL if closes else 0
+        eventually(lambda: registry.memory(gpu.uuid).used == own)
+
+
 @needs_namespaces
 def test_the_memory_but_not_the_process_is_visible_in_another_pid_namespace(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]

@@ -16,12 +16,11 @@ from sentinel.stressor import forked_children
 PROGRAM = """
 import fcntl, os, signal, sys
 from sentinel.stressor import forked_children
-forked_children._DEVICES = sys.argv[1]
 lock, device = os.open(sys.argv[2], os.O_RDWR), os.open(sys.argv[3], os.O_RDWR)
 for file in (lock, device):
     fcntl.flock(file, fcntl.LOCK_EX)
 if sys.argv[4] == "detach":
-    forked_children.detach_forks([lock], lambda: None)
+    forked_children.detach_forks([lock], sys.argv[1], lambda: None)
 child = os.fork()
 if child == 0:
     os.setsid()
@@ -59,7 +58,7 @@ def test_a_forked_process_that_forks_keeps_its_own_files(tmp_path: Path) -> None
 import os, sys
 from sentinel.stressor import forked_children
 lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-forked_children.detach_forks([lock], lambda: None)
+forked_children.detach_forks([lock], "/dev/nvidia", lambda: None)
 if os.fork() == 0:
     assert os.open(sys.argv[1], os.O_RDWR) == lock
     if os.fork() == 0:
@@ -90,4 +89,4 @@ def is_free(path: Path) -> bool:
 
 def test_without_proc_the_device_files_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forked_children, "_FDS", "/nonexistent")
-    assert forked_children._device_files() == []
+    assert forked_children._device_files("/") == []
