@@ -54,6 +54,8 @@ class GpuFacts:
     node: str | None = None
     #: Why opens of the node cannot be watched, or None.
     unwatched: str | None = None
+    #: All of its memory, in bytes.
+    memory: Numbers = _NOT_SUPPORTED
     persistence: Numbers = _NOT_SUPPORTED
     compute_mode: Numbers = _NOT_SUPPORTED
     mig: Numbers = _NOT_SUPPORTED

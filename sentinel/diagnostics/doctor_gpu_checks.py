@@ -15,7 +15,7 @@ from sentinel.diagnostics.doctor_facts import (
     warning,
     well,
 )
-from sentinel.units import format_count
+from sentinel.units import format_count, format_indices, format_size
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _NOT_SUPPORTED = "not supported"
@@ -42,10 +42,27 @@ def _count(facts: HostFacts) -> Finding:
         means = "sentinel has no GPU to use and would exit with code 4"
         do = "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
         return problem("GPUs", f"{there}, none of them visible", means, do)
+    kept = [gpu for gpu in facts.gpus if not facts.driver.simulated and not _can_be_occupied(gpu)]
+    if kept:
+        visible = f"{usable_gpus} of {there}" if usable_gpus < there else f"{there}"
+        indices = format_indices(gpu.index for gpu in kept)
+        found = f"{visible}, and GPU {indices} is never occupied"
+        means = "sentinel would use the others, as far as they are visible"
+        return warning("GPUs", found, means, "See the lines about each GPU.")
     if usable_gpus < there:
         means = "sentinel uses the visible ones: see CUDA_VISIBLE_DEVICES"
         return well("GPUs", f"{usable_gpus} of {there}", means)
     return well("GPUs", str(there), "sentinel would use all of them")
+
+
+def _can_be_occupied(gpu: GpuFacts) -> bool:
+    """Check whether a daemon can read all that it needs to know of a GPU, and may use it."""
+    needed = (gpu.memory, gpu.compute)
+    modes = (gpu.compute_mode, gpu.mig, gpu.display)
+    read = gpu.lost is None and not any(isinstance(numbers, Unread) for numbers in needed)
+    return read and all(
+        numbers.why is None if isinstance(numbers, Unread) else not numbers[0] for numbers in modes
+    )
 
 
 def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
@@ -55,11 +72,12 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
         do = f"Follow the message; one that does not answer needs a reset or a reboot. {_ELSE}"
         yield problem("answers", gpu.lost, means, do)
     elif not facts.driver.simulated:
-        yield well("answers", gpu.name or "yes", "every call returned")
+        yield well("answers", gpu.name or "yes", "no call hung")
     if gpu.node is not None or not silent:
         yield _node(gpu, facts)
     if silent or facts.driver.simulated:
         return
+    yield _memory(gpu.memory)
     yield _persistence(gpu.persistence)
     yield _compute_mode(gpu.compute_mode)
     yield _mig(gpu.mig)
@@ -90,6 +108,14 @@ def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
         return warning("device node", f"{name} cannot be watched: {gpu.unwatched}", means, do)
     means = "opens are noticed, except of a container's own node: a hint only"
     return well("device node", "watched", means)
+
+
+def _memory(total: Numbers) -> Finding:
+    if isinstance(total, Unread):
+        found = f"cannot be read: {total.why}" if total.why else _NOT_SUPPORTED
+        means = "this GPU is never occupied: without figures, no newcomer is seen by its memory"
+        return problem("memory", found, means, _ELSE)
+    return well("memory", format_size(total[0]), "its use can be read")
 
 
 def _persistence(mode: Numbers) -> Finding:

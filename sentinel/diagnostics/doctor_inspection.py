@@ -91,6 +91,7 @@ def _gpu(counters: Counters, access: GpuAccess) -> GpuFacts:
         name=counters.name,
         lost=counters.lost or unreachable,
         node=None if isinstance(minor, Unread) else f"/dev/nvidia{minor[0]}",
+        memory=read("memory"),
         persistence=read("persistence"),
         compute_mode=read("compute_mode"),
         mig=read("mig", "mig_pending"),

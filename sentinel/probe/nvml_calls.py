@@ -266,6 +266,7 @@ CALLS_BY_NAME = {next(iter(call.into)): call for call in CALLS}
 
 #: The calls that show who may use a GPU, by the figure that each fills.
 ACCESS_CALLS = {
+    "memory": Call("nvmlDeviceGetMemoryInfo", {"memory": lambda memory: int(memory.total)}),
     "minor": Call("nvmlDeviceGetMinorNumber", {"minor": as_number}),
     "compute_mode": Call("nvmlDeviceGetComputeMode", {"compute_mode": as_number}),
     "mig_pending": Call("nvmlDeviceGetMigMode", {"mig_pending": lambda modes: as_flag(modes[1])}),

@@ -389,6 +389,8 @@ class Reader:
         self._services.inflight_calls.announce(slot, call)
         try:
             return function(self.uuid)
+        except ReadError as error:
+            raise ReadError(error.code, f"{call}: {error.reason}") from error
         finally:
             self._services.inflight_calls.finish(slot)
 

@@ -202,6 +202,8 @@ class GpuAccess:
     index: int
     #: The number of its device node.
     minor: int | None = None
+    #: All of its memory, in bytes.
+    memory: int | None = None
     #: As NVML numbers the modes.
     compute_mode: int | None = None
     #: Whether MIG is on after the next reset.

@@ -18,6 +18,7 @@ GPU = GpuFacts(
     uuid="GPU-0",
     name="NVIDIA H200",
     node="/dev/nvidia0",
+    memory=(2**37,),
     persistence=(1,),
     compute_mode=(0,),
     mig=(0, 0),

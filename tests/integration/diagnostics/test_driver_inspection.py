@@ -67,6 +67,17 @@ def test_a_working_driver_is_inspected_for_all_gpus(asked: Any) -> None:
     assert (first.lost, first.name) == (None, "NVIDIA H200")
 
 
+def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
+    first, second, third = asked("memory@GPU-1 3", "memory@GPU-2 999").gpus
+    assert isinstance(first.memory, tuple)
+    assert first.memory[0] > 0
+    assert second.memory == Unread()
+    assert third.memory.why
+    hung, *others = asked("memory@GPU-0 hang", call=2.0).gpus
+    assert "nvmlDeviceGetMemoryInfo" in (hung.lost or "")
+    assert [gpu.lost for gpu in others] == [None, None]
+
+
 def test_an_unsupported_call_has_no_value_and_a_failed_call_has_a_reason(asked: Any) -> None:
     unsupported = ("errors@GPU-0 3", "rows@GPU-0 13", "mps@GPU-0 3", "compute@GPU-0 3", "cuda 13")
     found = asked(*unsupported, "ecc@GPU-0 4", "uncorrected=@GPU-1 2", "uncorrected_ever=@GPU-1 7")
@@ -160,7 +171,7 @@ def test_the_command_examines_the_gpus_that_are_visible(driver: Callable[..., No
     assert (code, errors) == (2, "")
     found = rows(output)
     assert found["driver"]["level"] == "ok"
-    assert found["GPUs"]["found"] == "2 of 3"
+    assert found["GPUs"]["found"] == "2 of 3, and GPU 1-2 is never occupied"
     assert found["repairs of memory"] == {
         "check": "repairs of memory",
         "gpu": "GPU-2",

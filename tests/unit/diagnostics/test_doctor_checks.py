@@ -42,7 +42,7 @@ def test_a_healthy_host_has_no_findings() -> None:
     findings = diagnose(HOST)
     assert [f for f in findings if f.level is not Level.OK or f.do] == []
     assert verdict(findings) is Level.OK
-    assert len({finding.check for finding in findings}) == 24
+    assert len({finding.check for finding in findings}) == 25
 
 
 def driver(version: str) -> dict[str, Any]:
@@ -103,9 +103,6 @@ MPS = ((7, "nvidia-cuda-mps-control"),)
         (room(2 * RESIDENT), "host memory", "ok", "enough for 2 GPUs"),
         (room(2 * RESIDENT - 1), "host memory", "warning", "--max-gpus 1"),
         (room(RESIDENT - 1), "host memory", "problem", "not enough for a single one"),
-        ({"gpus": (), "usable_gpus": 0}, "GPUs", "problem", "lists none"),
-        ({"usable_gpus": 0}, "GPUs", "problem", "none of them visible"),
-        ({"usable_gpus": 1}, "GPUs", "ok", "1 of 2"),
     ],
 )
 def test_each_fact_about_a_host_produces_its_line(
@@ -137,6 +134,8 @@ PAGE = {"remapped": Unread(), "retiring": (1,)}
         ({"mig": Unread()}, "MIG", "ok", "not supported"),
         ({"display": (1,)}, "display", "warning", "--yield-to compute"),
         ({"compute": FAILED}, "process list", "problem", "never occupied"),
+        ({"memory": FAILED}, "memory", "problem", "never occupied"),
+        ({"memory": Unread()}, "memory", "problem", "not supported"),
         ({"compute": (4, 5, 4)}, "process list", "ok", "2 computing"),
         ({"mps": (9, 8, 9)}, "MPS list", "warning", "pid 8, 9"),
         ({"ecc": (0, 0)}, "ECC", "warning", "off"),
@@ -306,3 +305,22 @@ def test_the_verdict_is_the_worst_line() -> None:
     assert verdict(diagnose(replace(HOST, nice=5))) is Level.WARNING
     assert verdict(diagnose(replace(HOST, nice=5, torch=None))) is Level.PROBLEM
     assert verdict([]) is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"memory": Unread()}, "warning", "GPU 1 is never occupied"),
+        ({"compute": FAILED}, "warning", "GPU 1 is never occupied"),
+        ({"compute_mode": (3,)}, "warning", "GPU 1 is never occupied"),
+        ({"mig": (1, 1)}, "warning", "would use the others"),
+        ({"display": FAILED}, "warning", "GPU 1 is never occupied"),
+        ({"display": Unread(), "mig": Unread()}, "ok", "would use all of them"),
+    ],
+)
+def test_all_gpus_would_be_used_only_if_a_daemon_then_does(
+    changes: dict[str, Any], level: str, words: str
+) -> None:
+    (finding,) = lines(with_gpu(**changes), "GPUs")
+    assert finding.level == level
+    assert words in f"{finding.found} - {finding.means}"
