@@ -89,6 +89,7 @@ _HOST = (
         ("view_age_seconds", "Age of the supervisor's last published state.", ()),
         ("state", "State of the daemon.", ("state",)),
         ("gpus", "GPUs that the daemon manages.", ()),
+        ("gpus_expected", "GPUs that the node must have, by `expect-gpus`.", ()),
         ("reservations", "Reservations.", ()),
         (
             "files_set_aside",

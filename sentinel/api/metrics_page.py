@@ -175,6 +175,7 @@ class DaemonCollector(Collector):
         families.add("service_start_time_seconds", self._started)
         families.add("view_age_seconds", max(0.0, now - host.at))
         families.add("gpus", len(host.gpus))
+        families.add("gpus_expected", host.expected_gpus)
         families.add("events_lost_total", counters.lost)
         for path in self._state_files:
             families.add("files_set_aside", count_set_aside(path), path.name)

@@ -355,6 +355,10 @@ class Config(ServiceSettings):
         "Log the state and the rates of each GPU this often.", _DURATION.within("1s", "1d"), "1m"
     )
 
+    expect_gpus: int | None = setting(
+        "How many GPUs this node must have, for an alert on fewer.", _COUNT.within("1", "128")
+    )
+
     # --- what only flags and commands set ----------------------------------------------------
 
     #: Decide, but start no stressor.

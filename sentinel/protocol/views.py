@@ -245,6 +245,8 @@ class HostView:
     reservations: tuple[Reservation, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     burnin: BurninRunView | None = None
+    #: How many GPUs the node must have; None if that is not declared.
+    expected_gpus: int | None = None
     ending: str | None = None
 
 

@@ -118,6 +118,7 @@ class FakeSupervisor:
             simulated=self.simulated,
             workload="gemm",
             gpus=UUIDS,
+            expected_gpus=2,
             reservations=tuple(self.reservations.values()),
             allocations=tuple(self.allocations.values()),
         )

@@ -50,6 +50,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *("driver", "poll", "watch_interval", "unwatched_after", "start_timeout", "hang_after"),
             *("yield_how", "yield_grace", "grace", "standby", "status_every", "history_size"),
+            "expect_gpus",
         ),
     ),
 }

@@ -184,7 +184,9 @@ def settings_without(*refused: str) -> Callable[[_Function], _Function]:
         def gathered(*, given: Mapping[str, str], config: str | None, **rest: Any) -> Any:
             return function(sources=read_sources(given, config), **rest)
 
-        return config_option(_with_settings(gathered, hidden=refused))
+        # A burn-in has an --expect-gpus of its own, which fails the node.
+        settings = [setting for setting in SETTINGS if setting.field != "expect_gpus"]
+        return config_option(_with_settings(gathered, settings, hidden=refused))
 
     return add
 

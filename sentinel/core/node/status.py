@@ -188,6 +188,7 @@ def host_view(state: State, now: float, host: Host) -> HostView:
             for allocation in gpu_state.allocations.values()
         ),
         burnin=_run_view(state.burnin_run),
+        expected_gpus=state.config.expect_gpus,
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 

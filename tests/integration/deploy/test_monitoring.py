@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from sentinel.api.counters import BEGUN_XIDS
 from sentinel.api.metric_table import GPU_LABELS, METRICS
 from sentinel.api.metrics_page import ADMIN, OCCUPANCY, STRESSOR, VERDICTS
 from sentinel.protocol.views import GpuHealth
@@ -257,6 +257,12 @@ FIRING: dict[str, dict[str, str]] = {
     },
     "SentinelReadingOld": {f"sentinel_gpu_reading_age_seconds{{{GPU}}}": "0+60x20"},
     "SentinelGpuUnknown": {f'sentinel_gpu_state{{{GPU},state="unknown"}}': "1x20"},
+    "SentinelGpuFault": {f'sentinel_gpu_fault{{{GPU},fault="lost"}}': "0x19 1"},
+    "SentinelGpuXid": {f'sentinel_gpu_xids_total{{{GPU},xid="79"}}': "0x19 1"},
+    "SentinelGpusFewerThanExpected": {
+        'sentinel_gpus{instance="n1:8766"}': "7x20",
+        'sentinel_gpus_expected{instance="n1:8766"}': "8x20",
+    },
     "SentinelVerificationErrors": {f"sentinel_gpu_wrong_results{{{GPU}}}": "0x10 1x10"},
     "SentinelBurninFailed": {f'sentinel_gpu_burnin_verdict{{{GPU},verdict="fail"}}': "1x20"},
     "SentinelBurninIncomplete": {
@@ -341,13 +347,7 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
     scraped = free_port()
-    config = CONFIG.read_text()
-    for text, replacement in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
-        assert text in config
-        config = config.replace(text, replacement)
-    (tmp_path / "prometheus.yml").write_text(config)
-    for file in (RULES, FLEET_RULES):
-        shutil.copy(file, tmp_path)
+    _deploy(tmp_path, scraped)
     quick = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
     with simulated.sentinel(1, *quick, "--metrics", str(scraped), api=True) as process:
         process.wait_for("stressor.ready")
@@ -369,6 +369,60 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
                 process.wait_for("gpu.handed_over")
                 eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
                 eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
+        assert process.stop() == 0
+
+
+def _deploy(folder: Path, scraped: int) -> None:
+    """Copy the deployed configuration, with short intervals, to scrape a port of this host."""
+    config = CONFIG.read_text()
+    for text, replacement in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
+        assert text in config
+        config = config.replace(text, replacement)
+    (folder / "prometheus.yml").write_text(config)
+    for file in (RULES, FLEET_RULES):
+        (folder / file.name).write_text(file.read_text().replace("[10m]", "[15s]"))
+
+
+def test_the_alert_on_xids_has_those_that_mean_a_hardware_fault() -> None:
+    (numbers,) = re.findall(r'xids_total\{xid=~"([\d|]+)"\}', RULES.read_text())
+    assert {"other", *numbers.split("|")} == set(BEGUN_XIDS)
+
+
+@pytest.mark.long
+@needs_prometheus
+def test_each_known_fault_pages_at_once_and_is_over_when_it_has_gone(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    scraped, uuid, registry = free_port(), simulated.uuid(), simulated.registry
+    _deploy(tmp_path, scraped)
+    flags = ("--paused", "--poll", "100ms", "--metrics", str(scraped), "--expect-gpus", "2")
+    with (
+        simulated.sentinel(1, *flags, api=True) as process,
+        running_prometheus(tmp_path / "prometheus.yml") as samples,
+    ):
+
+        def firing() -> set[str]:
+            found = samples('ALERTS{alertstate="firing",severity="critical"}')
+            return {
+                f"{labels['alertname']} {labels.get('fault', '')}".strip() for labels, _ in found
+            }
+
+        # A node that never had its second GPU.
+        eventually(lambda: firing() == {"SentinelGpusFewerThanExpected"})
+        for figures, kind in (
+            ({"recovery_action": "gpu_reset"}, "recovery"),
+            ({"ecc_uncorrected_total": 1}, "uncorrectable"),
+        ):
+            registry.inject_figures(uuid, figures)
+            eventually(lambda kind=kind: f"SentinelGpuFault {kind}" in firing())  # type: ignore[misc]
+            registry.inject_figures(uuid, None)
+            eventually(lambda: firing() == {"SentinelGpusFewerThanExpected"})
+        registry.throw_xids(uuid, 79)
+        eventually(lambda: {"SentinelGpuXid", "SentinelGpuFault xid"} <= firing())
+        registry.inject(uuid, "lost")
+        eventually(lambda: "SentinelGpuFault lost" in firing())
+        registry.inject(uuid, None)
+        eventually(lambda: firing() == {"SentinelGpusFewerThanExpected", "SentinelGpuFault xid"})
         assert process.stop() == 0
 
 

@@ -127,7 +127,9 @@ def test_two_failures_in_a_row_are_no_fault() -> None:
 def test_three_failures_in_a_row_are_a_fault() -> None:
     """The reading then has no values and the reason."""
     reading = first_reading(FakeDriver(*[ReadError("unknown", "it does not say")] * 3))
-    assert reading == Reading(uuid="GPU-1", at=reading.at, fault="memory: it does not say (unknown)")
+    assert reading == Reading(
+        uuid="GPU-1", at=reading.at, fault="memory: it does not say (unknown)"
+    )
 
 
 def test_a_lost_gpu_is_not_tried_again() -> None:
