@@ -170,7 +170,7 @@ class _Pod:
         self._kubelets, self.node, self._spec = kubelets, node, pod["spec"]
         self._meta = pod["metadata"]
         self._path = f"/api/v1/namespaces/{self._meta['namespace']}/pods/{self._meta['name']}"
-        self.containers = Containers(kubelets.plane, node.folder, pod, kubelets.environment)
+        self.containers = Containers(kubelets.plane.get, node.folder, pod, kubelets.environment)
         self._deleting = False
         threading.Thread(target=self._live, daemon=True).start()
 

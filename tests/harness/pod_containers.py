@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from sentinel.host.simulation import Registry
-from tests.harness.control_plane import ControlPlane, find_program
+from tests.harness.control_plane import find_program
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.programs import EXEC_SENTINEL, run_program, write_script
 from tests.harness.timing import TIMEOUT_S
@@ -85,16 +86,20 @@ class Containers:
     """The containers of one pod.
 
     Args:
-        plane: Where the ConfigMaps are.
+        maps: Finds the ConfigMap at a path of the API.
         node: The folder of the node.
         pod: The pod, which has a node.
         variables: Variables of every container, as of an image.
     """
 
     def __init__(
-        self, plane: ControlPlane, node: Path, pod: dict[str, Any], variables: Mapping[str, str]
+        self,
+        maps: Callable[[str], Any],
+        node: Path,
+        pod: dict[str, Any],
+        variables: Mapping[str, str],
     ) -> None:
-        self._plane, self._node, self._variables = plane, node, variables
+        self._maps, self._node, self._variables = maps, node, variables
         self._spec: dict[str, Any] = pod["spec"]
         self._meta: dict[str, Any] = pod["metadata"]
         self._folder = node / "pods" / str(self._meta["uid"])
@@ -118,7 +123,7 @@ class Containers:
             # Simulated GPUs are for one user; devices would be for all.
             for path in (self._node / "gpus", *(self._node / "gpus").rglob("*")):
                 with contextlib.suppress(FileNotFoundError):  # of a daemon that rewrites it
-                    os.chown(path, *self.user(container))
+                    os.chown(path, *self._final_user(container))
         setup = place / "setup"
         read_only = container.get("securityContext", {}).get("readOnlyRootFilesystem")
         lines = [
@@ -164,6 +169,12 @@ class Containers:
         user, group = (own.get(name, pod.get(name, 10001)) for name in ("runAsUser", "runAsGroup"))
         return user, group
 
+    def _final_user(self, container: Mapping[str, Any]) -> tuple[int, int]:
+        """Find the user that a container is in the end, if its command changes it."""
+        words = " ".join(container.get("command", ()))
+        changed = re.search(r"--reuid=(\d+) --regid=(\d+)", words)
+        return self.user(container) if changed is None else (int(changed[1]), int(changed[2]))
+
     def _mounts(self, container: Mapping[str, Any]) -> Iterator[str]:
         """Yield commands that mount the volumes of a container."""
         volumes = {one["name"]: one for one in self._spec.get("volumes", [])}
@@ -189,7 +200,7 @@ class Containers:
             name = volume["configMap"]["name"]
             space = self._meta["namespace"]
             path = f"/api/v1/namespaces/{space}/configmaps/{name}"
-            for key, text in self._plane.get(path)["data"].items():
+            for key, text in self._maps(path)["data"].items():
                 (place / key).write_text(text)
         elif "emptyDir" in volume and is_new:
             place.chmod(0o777)  # without the sticky bit, as a kubelet makes it

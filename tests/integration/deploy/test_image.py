@@ -103,7 +103,7 @@ class Image:
     def started(
         self, *words: str, entry: tuple[str, ...] = (), **given: Any
     ) -> AbstractContextManager[subprocess.Popen[str]]:
-        """Start a command with the rights that the component `unprivileged` leaves to a pod."""
+        """Start a command with the rights that the pod of the daemon has."""
         file = self._folder / "config.json"
         file.unlink(missing_ok=True)
         run_program("crun", "spec", cwd=self._folder, check=True)
@@ -190,6 +190,10 @@ def added(image: Image, tmp_path_factory: pytest.TempPathFactory) -> dict[str, i
 
 def test_the_user_is_not_root(image: Image) -> None:
     assert image.run("-u", entry=("id",)) == "10001\n"
+
+
+def test_the_program_by_which_the_acceptance_leaves_root_is_there(image: Image) -> None:
+    assert "util-linux" in image.run("--version", entry=("setpriv",))
 
 
 def test_no_secret_of_the_build_is_in_the_image(image: Image, added: dict[str, int]) -> None:

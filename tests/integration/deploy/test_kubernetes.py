@@ -14,9 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.burnin.levels import find_plan
 from sentinel.config.model import SETTINGS
+from sentinel.diagnostics.doctor_checks import RESIDENT
 from sentinel.errors import ExitCode
 from sentinel.protocol import __version__
+from sentinel.units import parse_size
 from tests.harness.fake_nvml import NEEDS_COMPILER, NvmlHost
 from tests.harness.gpu_environment import ROOT
 from tests.harness.kubernetes_cluster import (
@@ -42,11 +45,34 @@ needs_validator = pytest.mark.skipif(
 )
 #: The versions of Kubernetes that the manifests are for; DeviceTaintRule v1 is of the last.
 VERSIONS = ("1.31", "1.34", "1.37")
+#: The host memory of the supervisor, two probes, the API and the standby stressor, in bytes
+#: (docs/guides/daemon.md).
+OWN = (35 + 2 * 40 + 60 + 350) * 10**6
+#: linux/capability.h
+CAP_SYSLOG = 34
 
 
 @pytest.fixture
 def daemon_set() -> dict[str, Any]:
-    (found,) = objects("base", "DaemonSet")
+    return pod_of("base", "DaemonSet")
+
+
+def overlay_with(folder: Path, name: str, *components: str) -> str:
+    """Copy deploy/, and take components into an example overlay as its comments say."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
+    overlay = folder / "deploy" / "kubernetes" / "examples" / name
+    text = (overlay / "kustomization.yaml").read_text().replace("# components:", "components:")
+    for component in components:
+        line = f"- ../../components/{component}\n"
+        assert f"# {line}" in text
+        text = text.replace(f"# {line}", line)
+    (overlay / "kustomization.yaml").write_text(text)
+    return str(overlay)
+
+
+def pod_of(folder: str, kind: str) -> dict[str, Any]:
+    """Build the manifests of a folder; return the pod of its only object of this kind."""
+    (found,) = objects(folder, kind)
     pod: dict[str, Any] = found["spec"]["template"]["spec"]
     return pod
 
@@ -65,6 +91,15 @@ def validate(text: str, folder: Path, version: str) -> None:
 @pytest.mark.parametrize("folder", RENDERED)
 def test_what_kustomize_builds_is_valid(folder: str, version: str, tmp_path: Path) -> None:
     validate(rendered(folder), tmp_path, version)
+
+
+@pytest.mark.long
+@needs_kubectl
+@needs_validator
+@pytest.mark.parametrize("name", ["overlay", "acceptance-overlay"])
+def test_an_overlay_with_components_is_valid(name: str, tmp_path: Path) -> None:
+    folder = overlay_with(tmp_path, name, "tolerations", "privileged")
+    validate(rendered(folder), tmp_path, VERSIONS[-1])
 
 
 @pytest.mark.long
@@ -160,16 +195,11 @@ def _runs_on(pod: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 @needs_kubectl
-@pytest.mark.parametrize("added", ["", "  - ../../components/gpu-operator\n"])
+@pytest.mark.parametrize("added", [(), ("gpu-operator",)])
 def test_the_pod_ends_while_the_gpu_operator_pauses_clients_of_the_gpu(
-    added: str, tmp_path: Path
+    added: tuple[str, ...], tmp_path: Path
 ) -> None:
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    overlay = tmp_path / "deploy" / "kubernetes" / "examples" / "overlay"
-    file = overlay / "kustomization.yaml"
-    file.write_text(file.read_text().replace("components:\n", f"components:\n{added}"))
-    (found,) = objects(str(overlay), "DaemonSet")
-    pod = found["spec"]["template"]["spec"]
+    pod = pod_of(overlay_with(tmp_path, "overlay", *added), "DaemonSet")
     # The operator waits for a pod by the key of its selector.
     assert (CLIENT in pod["nodeSelector"]) is bool(added)
     present = {"nvidia.com/gpu.present": "true"}
@@ -182,11 +212,12 @@ def test_the_pod_ends_while_the_gpu_operator_pauses_clients_of_the_gpu(
 def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) -> None:
     (job,) = objects("acceptance", "Job")
     pod = job["spec"]["template"]["spec"]
-    host = {str(one["hostPath"]) for one in daemon_set["volumes"]}
+    host = {str(one["hostPath"]) for one in daemon_set["volumes"] if "hostPath" in one}
     assert host == {str(one["hostPath"]) for one in pod["volumes"] if "hostPath" in one}
     (container,) = pod["containers"]
     mounts = [one for one in container["volumeMounts"] if one["name"] != "script"]
-    assert mounts == daemon_set["containers"][0]["volumeMounts"]
+    of_daemon = daemon_set["containers"][0]["volumeMounts"]
+    assert mounts == [one for one in of_daemon if one["name"] != "tmp"]
     (final, held, _) = (
         rule.get("onExitCodes") for rule in job["spec"]["podFailurePolicy"]["rules"]
     )
@@ -195,29 +226,40 @@ def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) ->
     assert final["containerName"] == held["containerName"] == container["name"]
 
 
+def user_of(pod: Mapping[str, Any]) -> str:
+    """Find the user and the group that the work of a pod has."""
+    (container, *_) = pod["containers"]
+    words = dict(word.split("=") for word in container.get("command", ()) if "id=" in word)
+    users = {"runAsGroup": 0, **pod.get("securityContext", {}), **container["securityContext"]}
+    return ":".join(
+        str(words.get(f"--re{name}", users[f"runAs{user}"]))
+        for name, user in (("uid", "User"), ("gid", "Group"))
+    )
+
+
 @needs_kubectl
 @pytest.mark.parametrize(
-    ("folder", "kind", "owner"),
+    ("name", "components", "owner"),
     [
-        ("base", "DaemonSet", "0:0"),
-        ("examples/overlay", "DaemonSet", "10001:10001"),
-        ("examples/acceptance-overlay", "Job", "10001:10001"),
+        ("overlay", (), "10001:10001"),
+        ("acceptance-overlay", (), "10001:10001"),
+        ("overlay", ("privileged",), "0:0"),
+        ("acceptance-overlay", ("privileged",), "0:0"),
     ],
 )
 def test_the_folders_become_those_of_the_user_of_the_pod(
-    folder: str, kind: str, owner: str, tmp_path: Path
+    name: str, components: tuple[str, ...], owner: str, tmp_path: Path
 ) -> None:
-    (found,) = objects(folder, kind)
-    pod = found["spec"]["template"]["spec"]
-    users = pod["securityContext"]
-    assert f"{users['runAsUser']}:{users['runAsGroup']}" == owner
+    kind = "Job" if name.startswith("acceptance") else "DaemonSet"
+    pod = pod_of(overlay_with(tmp_path, name, *components), kind)
+    assert user_of(pod) == owner
     (init,) = pod["initContainers"]
     assert {"name": "OWNER", "value": owner} in init["env"]
     (script,) = init["args"]
-    names = ("run/sentinel", "var/lib/sentinel", "run/lock/sentinel")
-    for name in names:
-        (tmp_path / name).mkdir(parents=True)
-        script = script.replace(f"/{name}", str(tmp_path / name))
+    names = ("run/sentinel", "var/lib/sentinel", "run/lock/sentinel", "tmp")
+    for place in names:
+        (tmp_path / place).mkdir(parents=True)
+    script = re.sub(rf" /({'|'.join(names)})\b", rf" {tmp_path}/\1", script)
     (tmp_path / names[0] / "socket.json").touch(0o600)
     (tmp_path / names[1] / "runs").mkdir()
     (tmp_path / names[1] / "runs" / "report.json").touch(0o600)
@@ -226,16 +268,18 @@ def test_the_folders_become_those_of_the_user_of_the_pod(
     environment = {**os.environ, "OWNER": f"{user}:{user if user == 10001 else os.getgid()}"}
     for _ in range(2):  # the next pod finds what the first one made
         run_program(*init["command"], script, env=environment, check=True)
-    inside = [path for name in names[:2] for path in (tmp_path / name).rglob("*")]
+    inside = [path for place in names[:2] for path in (tmp_path / place).rglob("*")]
     assert {path.stat().st_uid for path in inside} == {user}
-    modes = {name: (tmp_path / name).stat().st_mode & 0o7777 for name in names}
-    assert modes == dict(zip(names, (0o755, 0o700, 0o1777), strict=True))
+    modes = [(tmp_path / place).stat().st_mode & 0o7777 for place in names[:3]]
+    assert modes == [0o755, 0o700, 0o1777]
+    # A burn-in trusts no socket in a folder without the sticky bit, as an emptyDir has none.
+    shared = any(mount["mountPath"] == "/tmp" for mount in init["volumeMounts"])  # noqa: S108
+    assert bool((tmp_path / "tmp").stat().st_mode & 0o1000) is shared is (kind == "DaemonSet")
 
 
 @needs_kubectl
 def test_an_acceptance_leaves_the_folders_of_a_running_daemon_alone(tmp_path: Path) -> None:
-    (found,) = objects("examples/acceptance-overlay", "Job")
-    (init,) = found["spec"]["template"]["spec"]["initContainers"]
+    (init,) = pod_of("examples/acceptance-overlay", "Job")["initContainers"]
     script = init["args"][0].replace("/run/sentinel", str(tmp_path))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "sentinel.sock"))
@@ -276,21 +320,86 @@ def test_tini_reaps_with_the_pids_of_the_host() -> None:
 
 
 @needs_kubectl
-def test_the_component_takes_all_privileges_from_daemon_and_job() -> None:
-    (daemon,) = objects("examples/overlay", "DaemonSet")
-    (job,) = objects("examples/acceptance-overlay", "Job")
-    pods = [one["spec"]["template"]["spec"] for one in (daemon, job)]
-    for pod in pods:
-        assert pod["securityContext"]["runAsUser"] == 10001
-        (init,) = pod["initContainers"]
-        # A burn-in trusts no socket in a folder without the sticky bit, as an emptyDir has none.
-        assert "chmod 1777 /tmp" in init["args"][0]
-        assert {"name": "tmp", "mountPath": "/tmp"} in init["volumeMounts"]  # noqa: S108
-        for container in pod["containers"]:
-            rights = container["securityContext"]
-            assert not rights.get("privileged")
-            assert rights.get("runAsUser", 10001) == 10001
-            assert rights["capabilities"] == {"drop": ["ALL"]}
+@pytest.mark.parametrize("folder", ["base", "examples/overlay"])
+def test_the_daemon_has_no_privileges(folder: str) -> None:
+    pod = pod_of(folder, "DaemonSet")
+    assert pod["securityContext"]["runAsUser"] == 10001
+    for container in pod["containers"]:
+        rights = container["securityContext"]
+        assert not rights.get("privileged")
+        assert not rights["allowPrivilegeEscalation"]
+        assert "runAsUser" not in rights
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+@needs_kubectl
+def test_the_component_makes_the_daemon_privileged(tmp_path: Path) -> None:
+    pod = pod_of(overlay_with(tmp_path, "overlay", "privileged"), "DaemonSet")
+    rights = {one["name"]: one["securityContext"] for one in pod["containers"]}
+    # The API server refuses a privileged container without allowPrivilegeEscalation.
+    assert rights["sentinel"] == {"privileged": True}
+
+
+@needs_kubectl
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_the_acceptance_reads_the_log_of_the_kernel_and_can_do_nothing_else() -> None:
+    pod = pod_of("acceptance", "Job")
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"privileged": True, "runAsUser": 0}
+    command = container["command"]
+    words = command[command.index("setpriv") : command.index("sh")]
+    done = run_program(*words, "cat", "/proc/self/status", check=True)
+    status = dict(line.split(":\t", 1) for line in done.stdout.splitlines())
+    assert {*status["Uid"].split(), *status["Gid"].split()} == {"10001"}
+    assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 1 << CAP_SYSLOG
+    assert status["NoNewPrivs"] == "1"
+
+
+@needs_kubectl
+@pytest.mark.parametrize(("folder", "kind"), [("base", "DaemonSet"), ("acceptance", "Job")])
+def test_the_requests_are_what_the_doctor_counts_for_eight_gpus(folder: str, kind: str) -> None:
+    needed = 8 * RESIDENT + OWN
+    (container,) = pod_of(folder, kind)["containers"]
+    assert container["resources"].keys() == {"requests"}, "a limit delays hand-overs"
+    memory = parse_size(f"{container['resources']['requests']['memory']}B")
+    assert needed <= memory < 1.2 * needed
+    assert int(container["resources"]["requests"]["cpu"]) >= 8 * 0.081 + 0.05, "benchmarks.md"
+
+
+@needs_kubectl
+def test_an_acceptance_ends_and_its_verdict_is_kept_as_long_as_it_is_new() -> None:
+    (job,) = objects("acceptance", "Job")
+    assert job["spec"]["activeDeadlineSeconds"] > 20 * find_plan("standard").seconds
+    assert job["spec"]["ttlSecondsAfterFinished"] == 7 * 86400
+
+
+def _tolerates(pod: Mapping[str, Any], key: str) -> bool:
+    """Decide as the scheduler does, for a taint with the effect NoSchedule."""
+    return any(
+        one["operator"] == "Exists"
+        and one.get("key", key) == key
+        and one.get("effect", "NoSchedule") == "NoSchedule"
+        for one in pod["tolerations"]
+    )
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("name", "kind", "own"),
+    [
+        # The controller of DaemonSets adds the toleration of cordoned nodes by itself.
+        ("overlay", "DaemonSet", {"nvidia.com/gpu"}),
+        ("acceptance-overlay", "Job", {"nvidia.com/gpu", "node.kubernetes.io/unschedulable"}),
+    ],
+)
+def test_only_the_component_tolerates_every_taint(
+    name: str, kind: str, own: set[str], tmp_path: Path
+) -> None:
+    taints = ("nvidia.com/gpu", "node.kubernetes.io/unschedulable", "site/under-repair")
+    pod = pod_of(f"examples/{name}", kind)
+    assert {taint for taint in taints if _tolerates(pod, taint)} == own
+    pod = pod_of(overlay_with(tmp_path, name, "tolerations"), kind)
+    assert all(_tolerates(pod, taint) for taint in taints)
 
 
 def _words(value: Any) -> Iterator[list[str]]:

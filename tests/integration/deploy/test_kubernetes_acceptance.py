@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 from contextlib import AbstractContextManager
@@ -19,8 +21,11 @@ from tests.harness.burnin_run import FAULTLESS, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost, foreign_process
 from tests.harness.kubernetes_cluster import DEPLOY, needs_kubectl, objects
+from tests.harness.kubernetes_site import IMAGE
+from tests.harness.pod_containers import Containers, prepare_node
 from tests.harness.programs import EXEC_SENTINEL, output_of, started_program, write_script
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 #: A run that is resumed finds its GPUs by itself, unless they are simulated.
 RESUMED = '[ "$1 $2" = "burnin --resume" ] && set -- "$@" --simulate 2'
@@ -122,6 +127,59 @@ def test_a_node_with_fewer_gpus_than_its_job_expects_fails(simulated: SimulatedH
     acceptance = Acceptance(simulated, "checks_results")
     assert "2 of 8 are there" in acceptance.run(1, flag, number)
     assert acceptance.summary()["verdict"] == "FAIL"
+
+
+NEEDED = ("kubectl", "setpriv", "unshare", "nsenter", "ip")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    os.getuid() != 0 or not all(map(shutil.which, NEEDED)),
+    reason="needs root, for the mounts of containers, and kubectl",
+)
+@pytest.mark.parametrize("beside_a_daemon", [False, True])
+def test_the_pod_of_an_acceptance_has_the_folders_of_the_daemon(
+    tmp_path: Path, *, beside_a_daemon: bool
+) -> None:
+    """The container of the Job begins as root, and is the user of the daemon."""
+    node = tmp_path / "node"
+    prepare_node(node, range(2))
+    (node / "plan.toml").write_text(
+        plan_of("short", ("first", "bad_workloads:checks_results", "seconds = 2"))
+    )
+    (script,) = objects("acceptance", "ConfigMap")
+    made: list[Containers] = []
+
+    def start(folder: str, kind: str) -> Containers:
+        (found,) = objects(folder, kind)
+        spec = copy.deepcopy(found["spec"]["template"]["spec"]) | {"nodeName": "worker-7"}
+        if kind == "Job":
+            spec["containers"][0]["args"] = ["--plan", "/media/plan.toml", "--fail-fast"]
+        labels = {"batch.kubernetes.io/controller-uid": "uid-1"}
+        meta = {"uid": kind, "name": kind, "namespace": "sentinel", "labels": labels}
+        pod = {"metadata": meta, "spec": spec}
+        made.append(Containers(lambda _: script, node, pod, IMAGE))
+        for container in spec["initContainers"]:
+            assert made[-1].start(container).wait(TIMEOUT_S) == 0, made[-1].log("folders")
+        made[-1].start(spec["containers"][0])
+        return made[-1]
+
+    root = node / "root"
+    try:
+        if beside_a_daemon:
+            start("base", "DaemonSet")
+            daemon = made[-1]
+            eventually(lambda: "service.ready" in daemon.log("sentinel"))
+        job = start("acceptance", "Job")
+        assert job.running["burnin"].wait(3 * TIMEOUT_S) == 0, job.log("burnin")
+    finally:
+        for containers in made:
+            containers.kill()
+    assert ("the daemon runs it" in job.log("burnin")) is beside_a_daemon
+    assert json.loads(job.message("burnin"))["node"] == "worker-7"
+    (report,) = (root / "var/lib/sentinel/runs").glob("*/report.json")
+    files = [report.parents[1], *(root / "var/lib/sentinel").rglob("*")]
+    assert {file.stat().st_uid for file in files} == {10001}
 
 
 def delete_begun(acceptance: Acceptance, daemon: Daemon) -> None:
