@@ -121,12 +121,16 @@ class Database:
         """
         if self._file is not None and not self._in_memory:
             try:
-                _insert(self._file, self._size, batch, now, self._tick_offset)
+                _write(
+                    self._file,
+                    self._size,
+                    partial(history_tables.insert, batch, now, self._tick_offset),
+                )
             except sqlite3.Error as error:
                 self._failed(error, now)
             else:
                 return
-        _insert(self._memory, MEMORY_BYTES, batch, now, 0)
+        _write(self._memory, MEMORY_BYTES, partial(history_tables.insert, batch, now, 0))
 
     def query(self, function: Callable[[sqlite3.Connection], T], now: float) -> T:
         """Run a query; if the file is damaged, on the memory that replaces it.
@@ -354,22 +358,6 @@ class History:
                 records.append(self._queue.popleft())
         self._database.record(records, time.monotonic(), time.time())
         return self._database
-
-
-def _insert(
-    connection: sqlite3.Connection, size: int, batch: Batch, now: float, tick_offset: int
-) -> None:
-    """Write a batch, and delete old rows.
-
-    Raises:
-        sqlite3.Error: Nothing was written.
-    """
-
-    def insert(connection: sqlite3.Connection) -> None:
-        history_tables.insert(connection, batch, tick_offset)
-        history_tables.thin(connection, int(now) + tick_offset)
-
-    _write(connection, size, insert)
 
 
 def _write(

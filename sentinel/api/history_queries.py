@@ -10,7 +10,6 @@ import json
 import sqlite3
 import statistics
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -141,33 +140,34 @@ def events(
     return found[::-1]
 
 
-@dataclass(frozen=True)
-class RecordedUse:
-    """One row of uses; see :class:`sentinel.api.history_recorder.Use`."""
-
-    uuid: str
-    index: int
-    began: float
-    until: float
-    ours: int
-    who: str | None
-    pid: int | None
-    user: str | None
-    open: int
-
-
 def uses(
     connection: sqlite3.Connection, uuid: str | None, since: float, limit: int
-) -> list[RecordedUse]:
-    """Read the last uses that were current after ``since``, oldest first."""
+) -> list[dict[str, Any]]:
+    """Read the last uses that were current after ``since``, oldest first, as RecordedUse."""
     where = " AND gpu = :gpu" if uuid else ""
     found = connection.execute(
-        "SELECT uuid, idx, began, until, ours, who, nullif(pid, -1), user, open"
+        "SELECT began, idx, uuid, until, open, who, ours, nullif(pid, -1), user"
         f" FROM uses JOIN gpus USING (gpu) WHERE (until >= :since OR open){where}"
         " ORDER BY began DESC LIMIT :limit",
         {"since": since, "gpu": gpu_key(uuid) if uuid else None, "limit": limit},
     )
-    return sorted((RecordedUse(*row) for row in found), key=lambda use: (use.began, use.index))
+    return [
+        {
+            "gpu": gpu,
+            "index": index,
+            "from": iso(began),
+            "until": iso(until),
+            "going_on": bool(is_open),
+            "who": who,
+            "ours": bool(ours),
+            "pid": pid,
+            "user": user,
+            "seconds": round(until - began, _DECIMALS),
+        }
+        for began, index, gpu, until, is_open, who, ours, pid, user in sorted(
+            found, key=lambda row: row[:2]
+        )
+    ]
 
 
 def known_gpus(connection: sqlite3.Connection) -> dict[str, int]:
@@ -188,25 +188,9 @@ def encode_events(rows: Iterable[tuple[float, str]]) -> bytes:
     return _encode(events=[_event(at, json.loads(line)) for at, line in rows])
 
 
-def encode_usage(uses: Sequence[RecordedUse]) -> bytes:
+def encode_usage(uses: Sequence[dict[str, Any]]) -> bytes:
     """Encode uses as Usage."""
-    return _encode(
-        usage=[
-            {
-                "gpu": use.uuid,
-                "index": use.index,
-                "from": iso(use.began),
-                "until": iso(use.until),
-                "going_on": bool(use.open),
-                "who": use.who,
-                "ours": bool(use.ours),
-                "pid": use.pid,
-                "user": use.user,
-                "seconds": round(use.until - use.began, _DECIMALS),
-            }
-            for use in uses
-        ]
-    )
+    return _encode(usage=uses)
 
 
 def _reading(row: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,9 @@ SAMPLE_COLUMNS = (*RANGED, *MEANS, "health")
 #: From best to worst, so that the worst of a minute is the maximum.
 HEALTH_ORDER = tuple(GpuHealth)
 
+#: The figures of a view that are those of its last reading, and those that are always current.
+_OF_READING = (*RANGED, "utilization", "memory_used", "memory_foreign", "sm_clock_mhz")
+_CURRENT = ("held", "share", "iterations_per_s", "flops_per_s", "bytes_per_s")
 #: The maximum age of a GPU's figures.
 MAX_AGE_S = 5.0
 #: Events without further information: the readings have the same figures.
@@ -265,26 +268,15 @@ def sample_of(view: GpuView) -> Sample:
     telemetry = view.telemetry
     if telemetry is not None and view.at - telemetry.at >= MAX_AGE_S:
         telemetry = None
-    busy = {"BUSY": 1, "IDLE": 0}.get(view.occupancy)
     figures: dict[str, float | None] = {
-        "temperature_c": view.temperature_c if is_fresh else None,
-        "power_w": view.power_w if is_fresh else None,
-        "utilization": view.utilization if is_fresh else None,
-        "memory_used": view.memory_used if is_fresh else None,
-        "memory_foreign": view.memory_foreign if is_fresh else None,
-        "sm_clock_mhz": view.sm_clock_mhz if is_fresh else None,
-        "held": view.held,
-        "share": view.share,
-        "iterations_per_s": view.iterations_per_s,
-        "flops_per_s": view.flops_per_s,
-        "bytes_per_s": view.bytes_per_s,
-        "busy": busy,
-        "ours": int(view.stressor == "RUNNING"),
-        "health": None if view.health is None else HEALTH_ORDER.index(view.health),
+        name: getattr(view, name) for name in (*_CURRENT, *(_OF_READING if is_fresh else ()))
     }
+    figures["busy"] = {"BUSY": 1, "IDLE": 0}.get(view.occupancy)
+    figures["ours"] = int(view.stressor == "RUNNING")
+    figures["health"] = None if view.health is None else HEALTH_ORDER.index(view.health)
     if telemetry is not None:
         for name in ("temperature_c", "power_w", "utilization", "sm_clock_mhz"):
-            if figures[name] is None:
+            if figures.get(name) is None:
                 figures[name] = getattr(telemetry, name)
         figures["memory_temperature_c"] = telemetry.memory_temperature_c
         figures["memory_utilization"] = telemetry.memory_utilization

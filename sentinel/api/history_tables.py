@@ -236,13 +236,14 @@ def gpu_key(uuid: str) -> int:
     return int.from_bytes(hashlib.blake2b(uuid.encode(), digest_size=6).digest(), "big")
 
 
-def insert(connection: sqlite3.Connection, batch: Batch, tick_offset: int) -> None:
-    """Insert the rows of a batch.
+def insert(batch: Batch, now: float, tick_offset: int, connection: sqlite3.Connection) -> None:
+    """Insert the rows of a batch, and summarize old ones.
 
     Args:
-        connection: A connection in a transaction.
         batch: The rows.
+        now: The time of the monotonic clock.
         tick_offset: The ticks of the database minus the monotonic clock.
+        connection: A connection in a transaction.
 
     Raises:
         sqlite3.Error: The database failed.
@@ -263,6 +264,7 @@ def insert(connection: sqlite3.Connection, batch: Batch, tick_offset: int) -> No
     execute(_DELETE_USE, map(_use_key, batch.replaced))
     execute(_INSERT["uses"], (_use(use, is_open=True) for use in batch.current))
     execute(_INSERT["uses"], (_use(use, is_open=False) for use in batch.ended))
+    _thin(connection, int(now) + tick_offset)
 
 
 def _use_key(use: Use) -> Row:
@@ -336,8 +338,8 @@ def ticks(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
 # --- seconds become minutes ------------------------------------------------------------------
 
 
-def thin(connection: sqlite3.Connection, now: int) -> bool:
-    """Summarize seconds older than an hour as minutes; return whether there were any.
+def _thin(connection: sqlite3.Connection, now: int) -> None:
+    """Summarize seconds older than an hour as minutes.
 
     Ages are in ticks, not of the wall clock: if that jumps, rows neither expire early nor stay
     forever.
@@ -352,7 +354,7 @@ def thin(connection: sqlite3.Connection, now: int) -> bool:
     (oldest,) = connection.execute("SELECT min(tick) FROM seconds").fetchone()
     until = now - SECONDS_RETENTION
     if oldest is None or oldest > until - THIN_INTERVAL:
-        return False
+        return
     connection.execute(
         f"INSERT OR REPLACE INTO minutes (gpu, tick, at, n, {', '.join(MINUTE_COLUMNS)})"
         f" SELECT gpu, max(tick), at / 60 * 60, count(*), {_SUMMARY}"
@@ -361,7 +363,6 @@ def thin(connection: sqlite3.Connection, now: int) -> bool:
     )
     connection.execute("DELETE FROM seconds WHERE tick <= ?", (until,))
     _delete_minutes(connection, now - MINUTES_RETENTION)
-    return True
 
 
 # --- the oldest rows make room ---------------------------------------------------------------

@@ -124,7 +124,7 @@ class HistoryHarness:
         )
         return [json.loads(line)["event"] for _, line in found]
 
-    def uses(self, uuid: str | None = None) -> list[history_queries.RecordedUse]:
+    def uses(self, uuid: str | None = None) -> list[dict[str, Any]]:
         return self.database.query(
             lambda database: history_queries.uses(database, uuid, 0.0, 1000), self.now
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.api import history_queries, history_tables
+from sentinel.api import history_tables
 from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import MEMORY_BYTES, Database, History
+from sentinel.api.history_queries import iso
 from sentinel.api.history_recorder import SAMPLE_COLUMNS, Batch
 from sentinel.api.history_tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
 from sentinel.host.regular_file import MAX_SET_ASIDE
@@ -204,12 +206,11 @@ def test_a_use_continues_over_a_restart_of_the_api_and_ends_once(past: HistoryHa
     past.advance(5)
     past.write_views(busy_view(past.now, job))
     (use,) = past.uses()
-    assert (use.who, use.pid, use.user, use.open) == ("python", 7, "anna", True)
+    assert [use[name] for name in ("who", "pid", "user", "going_on")] == ["python", 7, "anna", True]
     past.advance(1)
     past.write_views(make_view(past.now))
     (use,) = past.uses()
-    assert use.until == pytest.approx(WALL + 9)
-    assert (use.began, use.open) == (WALL, False)
+    assert (use["from"], use["until"], use["going_on"]) == (iso(WALL), iso(WALL + 9), False)
 
 
 def test_a_use_without_further_views_ends_at_its_last_view(past: HistoryHarness) -> None:
@@ -220,15 +221,15 @@ def test_a_use_without_further_views_ends_at_its_last_view(past: HistoryHarness)
     past.advance(3600)
     past.write_views(make_view(past.now))
     (use,) = past.uses()
-    assert (use.until, use.open) == (WALL + 4, False)
+    assert (use["until"], use["going_on"]) == (iso(WALL + 4), False)
 
 
 def test_a_renamed_use_is_stored_once(past: HistoryHarness) -> None:
     past.write_views(busy_view(past.now))
     past.advance(1)
-    assert [use.who for use in past.uses()] == [None]
+    assert [use["who"] for use in past.uses()] == [None]
     past.write_views(busy_view(past.now, process(7)))
-    assert [(use.who, use.began) for use in past.uses()] == [("python", WALL)]
+    assert [(use["who"], use["from"]) for use in past.uses()] == [("python", iso(WALL))]
 
 
 # --- what it survives ------------------------------------------------------------------------
@@ -389,23 +390,6 @@ def remount(folder: Path, size: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_the_history_stays_in_memory_while_the_disk_is_full(tiny_disk: Path) -> None:
-    past = HistoryHarness(tiny_disk / "history.db")
-    warnings = [
-        trouble for _ in range(5) for trouble in past.write_views(busy_view(past.now, process(7)))
-    ]
-    past.write_event("gpu.busy")
-    assert len(warnings) == 1
-    assert "disk" in warnings[0] or "cannot be written" in warnings[0]
-    assert len(past.readings()) == 1
-    past.advance(6)
-    remount(tiny_disk, "4m")
-    assert past.write_event("gpu.idle") == []
-    assert past.events() == ["gpu.busy", "gpu.idle"]
-    assert [len(past.rows(table)) for table in ("seconds", "events", "uses")] == [1, 2, 1]
-    past.database.close()
-
-
 @pytest.mark.long
 def test_a_file_that_another_program_locks_gets_its_rows_later(past: HistoryHarness) -> None:
     """As a backup does, or a shell that began to write."""
@@ -427,28 +411,35 @@ def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
     remount(tiny_disk, "4m")
     past = HistoryHarness(tiny_disk / "history.db")
     past.write_event("first")
+    past.write_views(busy_view(past.now, process(7)), busy_view(past.now, process(8), uuid=OTHER))
     filler = tiny_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
     warnings = []
-    for number in range(40):
+    for number in range(400):  # more than an hour and ten minutes
+        past.advance(11)
         warnings += past.write_event(f"full.{number}", text="x" * 2000)
-        past.write_views(make_view(past.now))
-        past.advance(1)
+        past.write_views(make_view(past.now), busy_view(past.now, process(8), uuid=OTHER))
     assert len(warnings) == 1, "once, and not each time"
     assert "full" in warnings[0]
-    assert past.events()[-1] == "full.39"
-    assert past.readings()
+    full = [f"full.{number}" for number in range(400)]
+    assert past.events()[-399:] == full[1:]
+    assert len(past.readings()) > 300
     filler.unlink()
     past.advance(6)
     assert past.write_event("last") == []
-    assert past.events() == ["first", *(f"full.{number}" for number in range(40)), "last"]
-    assert len(past.rows("events")) == 42
-    assert len(past.rows("seconds")) == 40
+    past.write_views(make_view(past.now))
+    assert past.events() == ["first", *full, "last"]
+    ticks = {row[1] for row in past.rows("minutes")}
+    assert ticks < set(range(min(row[0] for row in past.rows("seconds")))), "they are older"
+    (all_readings,) = past.readings(7200, 7200)
+    assert all_readings["seconds"] == 402
+    uses = [(use["pid"], use["from"], use["until"], use["going_on"]) for use in past.uses()]
+    assert uses == [
+        (7, iso(WALL), iso(WALL), False),
+        (8, iso(WALL), iso(WALL + 4400), True),
+    ]
     assert is_intact(tiny_disk / "history.db")
     past.database.close()
 
@@ -544,23 +535,12 @@ def test_a_lower_size_limit_shrinks_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "history.db").stat().st_size < 16 * 2**20
 
 
-def test_a_history_in_memory_has_its_own_limit() -> None:
-    past = HistoryHarness(None)
-    for _ in range(30):
-        past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
-    assert history_tables.used_bytes(past.database._memory) <= MEMORY_BYTES
-    assert (
-        past.database.query(lambda where: len(history_queries.events(where, None, 0, None, 700)), 0)
-        == 700
-    )
-    past.database.close()
-
-
 def test_rows_that_wait_for_their_file_are_bounded_and_the_oldest_are_lost(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
     past = HistoryHarness(folder / "history.db")
-    (warning,) = past.write_views(busy_view(past.now, process(7)))
-    assert "cannot be written" in warning
+    views = [busy_view(past.now, process(7))] * 5
+    (warning,) = [warning for view in views for warning in past.write_views(view)]
+    assert warning.endswith("No such file or directory; the last hour is kept in memory")
     for _ in range(30):
         past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
     past.write_event("gpu.busy")
@@ -569,7 +549,30 @@ def test_rows_that_wait_for_their_file_are_bounded_and_the_oldest_are_lost(tmp_p
     past.advance(6)
     assert past.write_views(busy_view(past.now, process(7))) == []
     assert past.rows("events")[-1][2] == "gpu.busy"
-    assert [(use.pid, use.began) for use in past.uses()] == [(7, WALL)], "the use goes on"
+    assert [(use["pid"], use["from"]) for use in past.uses()] == [(7, iso(WALL))], "the use goes on"
+    past.database.close()
+
+
+def test_rows_that_wait_after_a_boot_follow_those_in_the_file(tmp_path: Path) -> None:
+    folder, away = tmp_path / "state", tmp_path / "away"
+    folder.mkdir(mode=0o700)
+    past = HistoryHarness(folder / "history.db")
+    for _ in range(200):
+        past.write_views(make_view(past.now))
+        past.advance(1)
+    past.database.close()
+    folder.rename(away)
+    past.restart()
+    past.now = 50.0  # the monotonic clock begins again
+    for _ in range(200):
+        past.write_views(make_view(past.now))
+        past.advance(1)
+    away.rename(folder)
+    past.advance(6)
+    past.write_event()
+    times = [row[2] for row in past.rows("seconds")]
+    assert len(times) == 400
+    assert times == sorted(times)
     past.database.close()
 
 
