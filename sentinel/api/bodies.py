@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
+from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code, Problem
 
@@ -310,6 +310,8 @@ def explain(error: Exception) -> tuple[Code, str]:
     match error:
         case ProblemError(code=code, detail=detail):
             return code, detail
+        case AccessDeniedError():
+            return Code.FORBIDDEN, str(error)
         case NoSuchGpuError():
             return Code.NO_SUCH_GPU, str(error)
         case ConfigError():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
@@ -36,6 +36,17 @@ _ASCENDING = (
         "throttle.memory_critical_from",
     ),
 )
+
+
+def combine(*layers: Iterable[Given]) -> tuple[Given, ...]:
+    """Combine layers of given values, of which later ones win.
+
+    Returns:
+        Each key once for all GPUs; then those for single GPUs.
+    """
+    values = [value for layer in layers for value in layer]
+    common = {value.key: value for value in values if value.gpu is None}
+    return (*common.values(), *(value for value in values if value.gpu is not None))
 
 
 def build_config(
@@ -103,32 +114,6 @@ def resolve(
         for gpu in named:
             each[gpu.uuid] = lay_over(each.get(gpu.uuid, config), values)
     return replace(config, each=each, lasting=each), tuple(unused)
-
-
-def with_changes(
-    given: Iterable[Given],
-    changes: Mapping[str, str | None],
-    gpus: Iterable[str],
-    source: Callable[[str, str | None], str],
-) -> tuple[Given, ...]:
-    """Return given values with changes of some keys.
-
-    Args:
-        given: The values so far.
-        changes: The new texts by key; None removes a value.
-        gpus: UUIDs, whose values are the last ones then; with none, the changes are for all GPUs.
-        source: Describes the source of a key, for a GPU or None for all.
-    """
-    values = list(given)
-    for gpu in tuple(gpus) or (None,):
-        own = [value for value in values if value.gpu == gpu and value.key not in changes]
-        own += [
-            Given(key=key, text=text, source=source(key, gpu), gpu=gpu)
-            for key, text in changes.items()
-            if text is not None
-        ]
-        values = [*(value for value in values if value.gpu != gpu), *own]
-    return tuple(values)
 
 
 def lay_over(config: Config, given: Sequence[Given]) -> Config:

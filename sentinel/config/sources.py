@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.config.build import build_config
+from sentinel.config.build import build_config, combine
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
 from sentinel.config.toml_text import parse_toml
@@ -41,12 +40,8 @@ _MAX_BYTES = 2**20
 #: The name of the file with saved settings in a state folder. It belongs to the daemon, and
 #: overrides the configuration file, which belongs to the administrator and is never written.
 NAME = "settings.toml"
-_SAVED_HEAD = """\
-# Written by `sentinel set --save`. These settings override the configuration file; variables and
-# options of the daemon override them. To remove one: sentinel set --save --unset KEY
-"""
 #: The table of a file with the settings for single GPUs.
-_PER_GPU = "gpu"
+PER_GPU = "gpu"
 _HOSTS_FILE = Path("/etc/sentinel/config.toml")
 _FLAGS = {setting.key: setting.flag for setting in SETTINGS}
 #: The least similarity of two names, from 0 to 1: a letter that is wrong, missing or in another
@@ -99,11 +94,9 @@ def gather(
     Raises:
         ConfigError: The file cannot be read, or a key is unknown.
     """
-    files = (*(read_file(file, report) if file is not None else ()), *saved)
-    values = (*files, *from_environment(environment), *flags)
-    common = {value.key: value for value in values if value.gpu is None}
-    single = (value for value in values if value.gpu is not None)
-    return Sources(given=(*common.values(), *single), file=file)
+    of_file = read_file(file, report) if file is not None else ()
+    given = combine(of_file, saved, from_environment(environment), flags)
+    return Sources(given=given, file=file)
 
 
 def in_effect(given: Iterable[Given]) -> tuple[Given, ...]:
@@ -202,7 +195,14 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
         what = f"{path}: root reads no settings that another user can change: {why}"
         remedy = "Copy the file to a folder that only root can write, or give it to root."
         raise ConfigError(what.replace("the folder ", ""), remedy)
-    return tuple(_parse(path, parse_toml(text, str(path)), report))
+    return parse_file(str(path), text, report)
+
+
+def parse_file(
+    path: str, text: str, report: Callable[[ConfigError], None] = raise_error
+) -> tuple[Given, ...]:
+    """Parse the text of a file; arguments and errors are as of :func:`read_file`."""
+    return tuple(_parse(path, parse_toml(text, path), report))
 
 
 def read_saved(path: Path) -> tuple[Given, ...]:
@@ -237,38 +237,22 @@ def read_saved(path: Path) -> tuple[Given, ...]:
         raise ConfigError(error.what, f"{error.remedy} {way}".strip()) from error
 
 
-def text_of(saved: Iterable[Given]) -> str:
-    """Return the text of a file with these settings, as :func:`read_saved` reads it."""
-    tables: dict[str, list[str]] = {"": []}
-    for value in saved:
-        table, _, name = value.key.rpartition(".")
-        gpu = "" if value.gpu is None else f"{_PER_GPU}.{toml_value(value.gpu)}"
-        path = ".".join(filter(None, [gpu, table]))
-        tables.setdefault(path, []).append(f"{name} = {toml_value(value.text)}")
-    parts = [
-        "\n".join([*([f"[{table}]"] if table else []), *lines, ""])
-        for table, lines in tables.items()
-        if lines
-    ]
-    return "\n".join([_SAVED_HEAD, *parts])
-
-
 def _parse(
-    path: Path, tables: dict[str, Any], report: Callable[[ConfigError], None]
+    path: str, tables: dict[str, Any], report: Callable[[ConfigError], None]
 ) -> Iterator[Given]:
     """Yield the settings of a file: those for all GPUs, and those of the tables of single ones."""
-    singles = tables.pop(_PER_GPU, {})
-    yield from _settings(tables, str(path), None, report)
+    singles = tables.pop(PER_GPU, {})
+    yield from _settings(tables, path, None, report)
     if not isinstance(singles, dict):
-        what = f"{path}: {_PER_GPU} is not a table"
+        what = f"{path}: {PER_GPU} is not a table"
         report(ConfigError(what, 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'))
         return
     for selector, table in singles.items():
         if isinstance(table, dict):
-            yield from _settings(table, str(path), selector, report)
+            yield from _settings(table, path, selector, report)
         else:
-            what = f"{path}: {_PER_GPU}.{selector} is not a table"
-            report(ConfigError(what, f"Write it as [{_PER_GPU}.{selector}]."))
+            what = f"{path}: {PER_GPU}.{selector} is not a table"
+            report(ConfigError(what, f"Write it as [{PER_GPU}.{selector}]."))
 
 
 def _settings(
@@ -282,7 +266,7 @@ def _settings(
         setting.key: setting for setting in SETTINGS if gpu is None or setting.scope is Scope.GPU
     }
     for key, value in _leaves(tables, "", settings):
-        source = f"{path}: {key}" if gpu is None else f"{path}: {_PER_GPU}.{gpu}.{key}"
+        source = f"{path}: {key}" if gpu is None else f"{path}: {PER_GPU}.{gpu}.{key}"
         if key not in settings:
             report(_unknown_key(source, key, settings))
             continue

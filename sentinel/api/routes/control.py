@@ -23,6 +23,7 @@ from sentinel.api.bodies import (
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.api.stores import Acknowledged
+from sentinel.config.changes import check_listed
 from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.toml_text import parse_toml
 from sentinel.host.verified_store import KnownGpu, select_known
@@ -233,11 +234,12 @@ def _parse(context: ApiContext, by: Caller, text: str) -> tuple[dict[str, Any], 
 
     Raises:
         ConfigError: It is not TOML, not a plan, or names an unknown workload.
-        ProblemError: The caller may not start one of its workloads.
+        AccessDeniedError: The caller may not start one of its workloads.
     """
     table = parse_toml(text, "the plan")
     plan = parse_plan(table, "the plan")
+    workloads = context.settings.allowed_workloads(by)
     for phase in plan.phases:
-        context.settings.check_workload(by, phase.workload, f"phase {phase.name!r}")
+        check_listed(phase.workload, f"phase {phase.name!r}", workloads)
     check_workloads(plan, "the plan")
     return table, plan

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path
 from sentinel.api import serializers
 from sentinel.api.bodies import EmptyRequest, ProblemError, SessionRequest, SettingsChange
 from sentinel.api.context import THIS_PROCESS, By, ContextDep, end_stored, problems
-from sentinel.api.settings import check_keys
+from sentinel.config.changes import check_keys, check_trusted
 from sentinel.config.specs import check_workload
 from sentinel.protocol.api_types import Outcome, Sessions, SessionStarted, Settings
 from sentinel.protocol.commands import EndSession, StartSession
@@ -70,7 +70,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     """
     gpus = context.views.select(body.gpus)
     check_keys(body.settings, single=True)
-    context.settings.check_trust(by, body.settings, {})
+    check_trusted(body.settings, context.settings.allowed_workloads(by))
     if "workload" in body.settings:
         await asyncio.to_thread(check_workload, body.settings["workload"])
     writer, otherwise = context.session_writer, "No session was started"

@@ -59,10 +59,11 @@ from sentinel.cli.options.setting_options import (
 )
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
+from sentinel.config.changes import text_of
 from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.sources import NAME, Sources, checked, text_of
+from sentinel.config.sources import NAME, Sources, checked
 from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError

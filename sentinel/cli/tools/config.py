@@ -25,6 +25,7 @@ from sentinel.cli.options.setting_options import (
 )
 from sentinel.client import Client
 from sentinel.config.build import build_config, without_effect
+from sentinel.config.changes import file_lines
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
@@ -194,7 +195,7 @@ def show(
         named = {"file": str(file) if file else None} if offline else {}
         print_json({"running": not offline, **named, **settings_as_json(values)})
     else:
-        click.echo("\n".join(_as_file(values)))
+        click.echo("\n".join(file_lines(values, setting_line)))
     return int(ExitCode.OK)
 
 
@@ -374,16 +375,3 @@ def setting_line(value: Given, name: str) -> str:
     """Return a setting as in a file, with its source as a comment."""
     text = f"{name} = {toml_value(value.text)}" if value.text else f"# {name} is not set"
     return f"{text:<32}  # {value.source}"
-
-
-def _as_file(values: Iterable[Given]) -> Iterator[str]:
-    """Yield the lines of an equivalent file."""
-    tables: dict[str, list[str]] = {}
-    for value in values:
-        table, _, name = value.key.rpartition(".")
-        gpu = f"gpu.{toml_value(value.gpu)}" if value.gpu else ""
-        path = ".".join(filter(None, [gpu, table]))
-        tables.setdefault(path, []).append(setting_line(value, name))
-    for table, lines in tables.items():
-        yield from ("", f"[{table}]") if table else ()
-        yield from lines

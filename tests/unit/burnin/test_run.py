@@ -25,7 +25,8 @@ from sentinel.burnin.run_folder import RunFolder, complete, read_object, reopen
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
-from sentinel.config.sources import Sources, from_flags, read_saved, text_of
+from sentinel.config.changes import text_of
+from sentinel.config.sources import Sources, from_flags, read_saved
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import boot_id

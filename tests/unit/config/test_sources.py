@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
-from sentinel.config.build import build_config, resolve, with_changes
+from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.setting import Scope
 from sentinel.config.sources import (
     find_file,
     from_environment,
@@ -23,7 +19,6 @@ from sentinel.config.sources import (
     nearest,
     read_file,
     read_saved,
-    text_of,
     unknown_variables,
 )
 from sentinel.errors import ConfigError
@@ -65,10 +60,8 @@ def test_what_flags_and_clients_give_is_distinguished_from_files_and_variables(
     monkeypatch.chdir(tmp_path)
     Path("--odd.toml").write_text('poll = "1.5s"\n[gpu.0]\nmemory.chunk = "1GiB"')
     sources = gather(from_flags({"rearm": "3s"}), {"SENTINEL_POWER": "300W"}, Path("--odd.toml"))
-    changed = with_changes(
-        sources.given, {"util.target": "50%"}, ("GPU-1",), lambda _, gpu: f"--util for {gpu}"
-    )
-    of_flags = {value.key for value in in_effect(changed) if value.by_flag}
+    single = Given(key="util.target", text="50%", source="--util for GPU-1", gpu="GPU-1")
+    of_flags = {value.key for value in in_effect((*sources.given, single)) if value.by_flag}
     assert of_flags == {"rearm", "util.target"}
 
 
@@ -227,75 +220,18 @@ def test_the_history_can_be_disabled_and_its_size_has_limits() -> None:
 # --- the file with what clients have saved ----------------------------------------------------
 
 
-UUIDS = ("GPU-aaaa1111", "GPU-bbbb2222")
-KEYS = st.sampled_from([setting.key for setting in SETTINGS])
-SINGLE_KEYS = st.sampled_from([one.key for one in SETTINGS if one.scope is Scope.GPU])
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-def changed(
-    path: Path, *changes: tuple[dict[str, str | None], tuple[str, ...]]
-) -> tuple[Given, ...]:
-    """Apply changes one after another, each to what the file has."""
-    for settings, gpus in changes:
-        new = with_changes(read_saved(path), settings, gpus, lambda key, gpu: f"{gpu}.{key}")
-        text = text_of(new)
-        path.write_text(text, encoding="utf-8")
-    return read_saved(path)
-
-
-@hypothesis.given(
-    common=st.dictionaries(KEYS, TEXTS),
-    single=st.dictionaries(st.sampled_from(UUIDS), st.dictionaries(SINGLE_KEYS, TEXTS, min_size=1)),
-)
-def test_a_file_has_what_was_saved(
-    tmp_path_factory: pytest.TempPathFactory,
-    common: dict[str, str],
-    single: dict[str, dict[str, str]],
-) -> None:
-    path = tmp_path_factory.mktemp("state") / "settings.toml"
-    each: list[tuple[dict[str, str | None], tuple[str, ...]]] = [
-        ({**texts}, (uuid,)) for uuid, texts in single.items()
-    ]
-    found = changed(path, ({**common}, ()), *each)
-    assert texts_of(found) == common
-    assert texts_of_gpus(found) == single
-
-
-def test_a_change_keeps_the_others_and_none_removes_one(tmp_path: Path) -> None:
-    path = tmp_path / "settings.toml"
-    found = changed(
-        path,
-        ({"power": "200W", "memory.target": "1GiB"}, ()),
-        ({"power": "100W"}, UUIDS),
-        ({"power": None, "grace": "7s"}, ()),
-        ({"power": None}, UUIDS[:1]),
-        ({"workload": "hold"}, UUIDS[1:]),
-    )
-    assert texts_of(found) == {"memory.target": "1GiB", "grace": "7s"}
-    assert texts_of_gpus(found) == {UUIDS[1]: {"power": "100W", "workload": "hold"}}
-    sources = {value.source for value in found}
-    assert {f"{path}: grace", f"{path}: gpu.{UUIDS[1]}.power"} <= sources
-
-
-def test_a_changed_gpu_is_at_the_end_where_it_wins(tmp_path: Path) -> None:
-    path = tmp_path / "settings.toml"
-    path.write_text(f'[gpu."{UUIDS[0]}"]\npower = "100W"\n[gpu.0]\npower = "200W"\n')
-    found = changed(path, ({"power": "300W"}, UUIDS[:1]))
-    assert list(texts_of_gpus(found)) == ["0", UUIDS[0]]
-
-
 def test_saved_settings_are_over_the_file_and_below_variables_and_flags(tmp_path: Path) -> None:
     file, path = tmp_path / "config.toml", tmp_path / "settings.toml"
     file.write_text(
         'power = "1kW"\ngrace = "1s"\nrearm = "1s"\npoll = "1s"\n[gpu.0]\npower = "2kW"\n'
     )
-    saved = changed(
-        path, ({"power": "200W", "grace": "2s", "rearm": "2s"}, ()), ({"power": "300W"}, UUIDS[:1])
+    path.write_text(
+        'power = "200W"\ngrace = "2s"\nrearm = "2s"\n[gpu.GPU-aaaa1111]\npower = "300W"\n'
     )
+    saved = read_saved(path)
     found = gather(from_flags({"rearm": "4s"}), {"SENTINEL_GRACE": "3s"}, file, saved).given
     assert texts_of(found) == {"power": "200W", "grace": "3s", "rearm": "4s", "poll": "1s"}
-    assert list(texts_of_gpus(found)) == ["0", UUIDS[0]], "the later one wins"
+    assert list(texts_of_gpus(found)) == ["0", "GPU-aaaa1111"], "the later one wins"
 
 
 def test_a_missing_file_has_nothing_and_an_invalid_one_is_named(tmp_path: Path) -> None:
@@ -340,12 +276,6 @@ def test_root_reads_no_file_that_another_user_can_change(tmp_path: Path, theirs:
     for name in (path, link):
         with pytest.raises(ConfigError, match="root reads no settings .* belongs to uid 4321"):
             read_file(name)
-
-
-def test_the_file_says_what_it_is() -> None:
-    text = text_of(())
-    assert tomllib.loads(text) == {}
-    assert "sentinel set --save" in text
 
 
 # --- the nearest names ------------------------------------------------------------------------
