@@ -70,6 +70,12 @@ class Judged:
     stuck: bool = False
 
     @property
+    def strict(self) -> bool:
+        """Whether a WARN of the run, or of a part of it, ends with 1."""
+        parts = (self.header, *self.header["resumed"])
+        return any(one["key"] == "strict" for part in parts for one in part["settings"] or ())
+
+    @property
     def span(self) -> Span:
         """When it was."""
         return span(gpu.record for gpu in self.gpus)
@@ -195,6 +201,7 @@ def report_object(run: Judged) -> dict[str, Any]:
         "node": header["node"],
         "verdict": run.verdict.value,
         "meaning": _meaning(run, cut),
+        "strict": run.strict,
         "judged_by": __version__,
         "summary": {verdict.value: verdicts.count(verdict.value) for verdict in Verdict},
         "checks": [asdict(result) for result in run.node],
@@ -220,6 +227,8 @@ def _of_checks(run: Judged, cut: str | None) -> str:
         found = {"rates not compared": lacking, "phases not done": undone}
         texts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
         return f"{meaning} ({'; '.join(texts)})" if texts else meaning
+    if run.verdict is Verdict.WARN and run.strict:
+        meaning = f"{meaning}, which does not pass (--strict)"
     first = first_reason(run.gpus, run.node)
     return meaning if first is None or cut is not None else f"{meaning}: {first}"
 

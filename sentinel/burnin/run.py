@@ -67,6 +67,8 @@ class RunRequest:
     gpus: tuple[str, ...] = ()
     #: Whether a GPU does no more of the plan after its first error.
     fail_fast: bool = False
+    #: Whether a WARN ends with 1.
+    strict: bool = False
     #: The folder of the simulated GPUs, or None.
     simulated: Path | None = None
     #: By which a run to go on with has failed or not.
@@ -273,6 +275,7 @@ def recorded_settings(
     asked = {
         "gpus": ",".join(request.gpus),
         "fail-fast": "on" if request.fail_fast else "",
+        "strict": "on" if request.strict else "",
         "thresholds": request.thresholds_file or "",
         "expect": request.expectation.source,
     }

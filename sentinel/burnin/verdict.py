@@ -48,6 +48,11 @@ EXIT_CODES: Mapping[Verdict, ExitCode] = {
 }
 
 
+def exit_code(verdict: Verdict, *, strict: bool) -> ExitCode:
+    """Choose the exit code of a verdict; a strict command fails for a warning, too."""
+    return ExitCode.FAIL if strict and verdict is Verdict.WARN else EXIT_CODES[verdict]
+
+
 #: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,
 #: takes a minute with its starts.
 MIN_CHECKED_S = 60.0

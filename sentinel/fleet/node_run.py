@@ -19,7 +19,7 @@ from typing import Any
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.fleet.node_files import check_copy, read_run_thresholds
 from sentinel.fleet.progress import ProgressBuilder, write_progress
@@ -105,7 +105,8 @@ class NodeRun:
         elif run.expectation_hash is not None:
             where += ["--expect", str(self._folder.expectation.absolute())]
         simulate = [] if run.simulate is None else ["--simulate", str(run.simulate)]
-        more = [*simulate, "--fail-fast"] if run.fail_fast else simulate
+        flags = (("--fail-fast", run.fail_fast), ("--strict", run.strict))
+        more = [*simulate, *(flag for flag, given in flags if given)]
         if run.thresholds_hash is not None:
             more = [*more, "--thresholds", str(self._folder.thresholds.absolute())]
         return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *more]
@@ -232,7 +233,9 @@ class NodeRun:
         verdict = read_verdict(report)
         if verdict is not None:
             write_shared(self._folder.report(self._node), report.read_text().rstrip("\n"))
-            code = code if code == ExitCode.UNKILLABLE else int(EXIT_CODES[verdict])
+            code = (
+                code if code == ExitCode.UNKILLABLE else int(exit_code(verdict, strict=run.strict))
+            )
         code = int(ExitCode.INCOMPLETE) if code is None else code
         self._read_events()
         self._write_progress("ended", exit_code=code, note=note)

@@ -76,6 +76,8 @@ class FleetRun:
     fail_fast: bool = False
     #: The hash of the file that says what each node must be, or None without one.
     expectation_hash: str | None = None
+    #: Whether a WARN ends with 1.
+    strict: bool = False
     schema_version: str = SCHEMA_VERSION
 
 

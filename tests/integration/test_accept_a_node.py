@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import CHECKED, FAULTLESS, plan_of
@@ -52,20 +53,21 @@ def accept(
     return done.returncode, folder
 
 
-def verdict(folder: Path) -> str:
-    return str(json.loads((folder / "report.json").read_text())["verdict"])
+def check_accepted(code: int, folder: Path) -> None:
+    """Check that no fault was found; on a busy host, the low power is a WARN, which ends with 1."""
+    verdict = json.loads((folder / "report.json").read_text())["verdict"]
+    assert verdict in FAULTLESS
+    assert code == exit_code(Verdict(verdict), strict=True)
 
 
 def test_a_good_node_is_accepted(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()))
-    assert code == ExitCode.OK
-    assert verdict(folder) in FAULTLESS
+    check_accepted(code, folder)
 
 
 def test_a_run_that_was_cut_short_goes_on(simulated: SimulatedHost, registry: Registry) -> None:
     code, folder = accept(simulated, len(registry.gpus()), "--for 1s")
-    assert code == ExitCode.OK
-    assert verdict(folder) in FAULTLESS
+    check_accepted(code, folder)
     assert json.loads((folder / "report.json").read_text())["run"]["resumed"]
 
 

@@ -347,9 +347,11 @@ _PERFDATA = {
 }
 
 
-def exit_code(report: NodeReport) -> int:
-    """Choose the exit code of ``sentinel check``."""
-    return TOOL_FAILED if report.failure is not None else EXIT_CODES[report.status]
+def exit_code(report: NodeReport, *, strict: bool = False) -> int:
+    """Choose the exit code of ``sentinel check``; a strict one fails for a warning, too."""
+    if report.failure is not None:
+        return TOOL_FAILED
+    return EXIT_CODES[Status.FAIL if strict and report.status is Status.WARN else report.status]
 
 
 def nagios(report: NodeReport) -> tuple[int, str]:
@@ -374,12 +376,13 @@ def nagios_unknown(why: str) -> str:
     return f"GPU UNKNOWN - {_line(why)}"
 
 
-def npd(report: NodeReport) -> tuple[int, str]:
+def npd(report: NodeReport, *, strict: bool = False) -> tuple[int, str]:
     """Build the exit code and the line of a custom plugin of node-problem-detector."""
     if report.failure is not None:
         return NPD_UNKNOWN, npd_line(report.failure)
     text = _first_words(report, 1)
-    return _NPD[report.status], npd_line(text)
+    bad = strict and report.status is Status.WARN
+    return _NPD[Status.FAIL if bad else report.status], npd_line(text)
 
 
 def npd_line(text: str) -> str:

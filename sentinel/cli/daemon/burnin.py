@@ -42,13 +42,14 @@ from sentinel.burnin.run_folder import (
     read_object,
     register,
 )
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.verdict import exit_code
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status, verbose_option
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import GroupedGroup
+from sentinel.cli.options.command_options import strict_option
 from sentinel.cli.options.setting_options import (
     expect_options,
     load_expectation,
@@ -85,7 +86,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: The options of the short help: they are for a burn-in, or say on what it runs.
 _SHOWN = (
     *("level", "file", "show_plan", "target", "resume", "fail_fast", "as_json", "limits"),
-    *("expect", "expect_gpus", "simulate", "gpus", "memory", "run_for"),
+    *("expect", "expect_gpus", "strict", "simulate", "gpus", "memory", "run_for"),
 )
 
 
@@ -120,6 +121,7 @@ _SHOWN = (
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
 @expect_options
+@strict_option
 @verbose_option
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
@@ -142,7 +144,7 @@ def command(
 
     A foreign process gets its GPU at once; the burn-in of that GPU goes on when it has left. Where
     a daemon runs, it does the work, and the run survives this terminal. Exit code 0 for PASS and
-    WARN, 1 for FAIL, 3 for INCOMPLETE, 2 if nothing could be run.
+    WARN, 1 for FAIL (and, with --strict, WARN), 3 for INCOMPLETE, 2 if nothing could be run.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return int(ExitCode.OK)
@@ -190,6 +192,7 @@ def command(
         text=None if resume is not None else text,
         gpus=_selected(sources),
         fail_fast=flags["fail_fast"],
+        strict=flags["strict"],
         thresholds=None if limits is None else str(Path(limits).absolute()),
         expectation=(expected.text, expected.source),
         socket=None if daemon is None else daemon.address.socket,
@@ -316,6 +319,8 @@ class Order:
     text: str | None
     gpus: Sequence[str] = ()
     fail_fast: bool = False
+    #: Whether a WARN ends with 1.
+    strict: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
     #: What the node must be: the text and its source; both are empty if nothing is said.
@@ -447,6 +452,7 @@ def record() -> int:
             text=order.text,
             gpus=tuple(order.gpus),
             fail_fast=order.fail_fast,
+            strict=order.strict,
             simulated=None if order.simulated is None else Path(order.simulated),
             thresholds=thresholds,
             thresholds_file=order.thresholds,
@@ -478,7 +484,7 @@ def record() -> int:
         return int(ExitCode.INTERRUPTED)
     (run,) = judged
     unkillable = any(gpu.record.is_unkillable for gpu in run.gpus)
-    code = ExitCode.UNKILLABLE if unkillable else EXIT_CODES[run.verdict]
+    code = ExitCode.UNKILLABLE if unkillable else exit_code(run.verdict, strict=run.strict)
     return int(leave(code, clean=clean and not run.stuck))
 
 

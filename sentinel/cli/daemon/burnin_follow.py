@@ -25,7 +25,7 @@ from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.record import STARTED
 from sentinel.burnin.run import cancel_run
 from sentinel.burnin.run_folder import RunFolder, find_run, lines
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.cli.daemon.burnin_bars import burnin_bars
 from sentinel.cli.display import output
 from sentinel.cli.display.log_lines import log_line
@@ -330,7 +330,7 @@ class Following:
         file = self._folder.report
         with contextlib.suppress(OSError, ValueError):
             report: dict[str, Any] = json.loads(file.read_text())
-            code = int(EXIT_CODES[Verdict(report["verdict"])])
+            code = int(exit_code(Verdict(report["verdict"]), strict=bool(report.get("strict"))))
             if ended in {None, code, ExitCode.UNKILLABLE}:
                 return report, code if ended is None else ended
         with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing

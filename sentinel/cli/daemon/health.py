@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -87,6 +88,7 @@ _HOUR_S = 3600.0
     help="Only these GPUs: by index, UUID or serial number.  [default: all]",
 )
 @expect_options
+@options.strict_option
 @options.json_option
 def command(
     socket: str | None,
@@ -101,6 +103,7 @@ def command(
     selected: tuple[str, ...],
     expect: str | None,
     expect_gpus: int | None,
+    strict: bool,
     as_json: bool,
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
@@ -150,7 +153,7 @@ def command(
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
-        return _print_npd(socket, expectation, simulated=simulated)
+        return _print_npd(socket, expectation, simulated=simulated, strict=strict)
     expected = judge_expectation(expectation, simulated_folder(chosen=simulated), selected)
     least = None if requirement is None else requirement.work
     cards = cards_of(*places_of(socket, simulated=simulated), least)
@@ -163,7 +166,8 @@ def command(
     statuses = {status for _, status in expected}
     is_unknown = bool(unmet) or not cards or Status.NOT_TESTED in statuses
     code = ExitCode.INCOMPLETE if is_unknown else ExitCode.OK
-    code = ExitCode.FAIL if any(map(is_suspect, cards)) or Status.FAIL in statuses else code
+    is_bad = partial(_is_bad, strict=strict)
+    code = ExitCode.FAIL if any(map(is_bad, cards)) or Status.FAIL in statuses else code
     texts = [text for text, _ in expected]
     plain = {
         "gpus": [_plain(card) for card in cards],
@@ -208,7 +212,16 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
     return folder is not None
 
 
-def _print_npd(socket: str | None, expectation: Expectation, *, simulated: bool) -> int:
+def _is_bad(card: Card, *, strict: bool) -> bool:
+    """Check whether a card has shown a fault, or, if strict, its last burn-in a warning."""
+    return is_suspect(card) or (
+        strict and card.burnin is not None and card.burnin.verdict == Verdict.WARN
+    )
+
+
+def _print_npd(
+    socket: str | None, expectation: Expectation, *, simulated: bool, strict: bool
+) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
         found = judge_expectation(expectation, simulated_folder(chosen=simulated))
@@ -223,7 +236,7 @@ def _print_npd(socket: str | None, expectation: Expectation, *, simulated: bool)
     # one, a card whose place another one has had since may be gone: its fault is not known.
     here = [card for card in cards if card.present] or cards
     latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
-    faulty = [card for card in here if is_suspect(card) and latest[card.index] is card]
+    faulty = [card for card in here if _is_bad(card, strict=strict) and latest[card.index] is card]
     unproved = [
         card
         for card in here

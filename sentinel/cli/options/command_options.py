@@ -14,6 +14,7 @@ import click
 
 from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
+from sentinel.config.sources import STRICT_VARIABLE
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration, split_selectors
@@ -154,6 +155,13 @@ def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Funct
 # --- output ----------------------------------------------------------------------------------
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+#: Adds ``strict``: whether a WARN ends with 1.
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    envvar=STRICT_VARIABLE,
+    help=f"End with 1 for a WARN, too.  [also: {STRICT_VARIABLE}=on]",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

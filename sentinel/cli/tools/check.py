@@ -26,7 +26,7 @@ from sentinel.cli.display.output import (
     wants_colour,
 )
 from sentinel.cli.options.command_classes import PluginCommand
-from sentinel.cli.options.command_options import gpus_flag
+from sentinel.cli.options.command_options import gpus_flag, strict_option
 from sentinel.cli.options.setting_options import (
     HOSTS_EXPECTATION,
     expect_options,
@@ -89,6 +89,7 @@ _WIDTH = 120
     help="Write what this node is as a file for --expect, if it passes without a warning."
     "  [default of FILE: /etc/sentinel/node.toml]",
 )
+@strict_option
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
@@ -100,6 +101,7 @@ def command(
     expect: str | None,
     expect_gpus: int | None,
     target: str | None,
+    strict: bool,
     simulate: int | None,
 ) -> int:
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
@@ -110,12 +112,7 @@ def command(
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed or
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
     """
-    if as_json + nagios + npd > 1:
-        raise click.UsageError("--json, --nagios and --npd exclude each other")
-    if target is not None and (gpus or as_json or nagios or npd):
-        raise click.UsageError("--write-expectation excludes --gpus, --json, --nagios and --npd")
-    if target == str(HOSTS_EXPECTATION) and simulate is not None:
-        raise click.UsageError("--write-expectation of simulated GPUs needs a FILE of its own")
+    _check_usage(gpus, target, (as_json, nagios, npd), simulate)
     thresholds = load_thresholds(file).node
     expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False
@@ -123,7 +120,14 @@ def command(
         result, error = _read(simulate)
         is_stuck = result.stuck
         report, host = _judge(result, error, gpus, thresholds, expectation, simulate)
-        code = _print(report, verbose=verbose, as_json=as_json, nagios=nagios, npd=npd)
+        if nagios or npd:
+            code, line = (
+                node_checks.nagios(report) if nagios else node_checks.npd(report, strict=strict)
+            )
+            click.echo(line)
+        else:
+            _print(report, verbose=verbose, as_json=as_json)
+            code = node_checks.exit_code(report, strict=strict)
         if target is not None:
             code = _write(Path(target), report, host)
     except click.ClickException:
@@ -144,6 +148,22 @@ def command(
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def _check_usage(
+    gpus: Sequence[str], target: str | None, forms: tuple[bool, bool, bool], simulate: int | None
+) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        UsageError: Two of them are given.
+    """
+    if sum(forms) > 1:
+        raise click.UsageError("--json, --nagios and --npd exclude each other")
+    if target is not None and (gpus or any(forms)):
+        raise click.UsageError("--write-expectation excludes --gpus, --json, --nagios and --npd")
+    if target == str(HOSTS_EXPECTATION) and simulate is not None:
+        raise click.UsageError("--write-expectation of simulated GPUs needs a FILE of its own")
 
 
 def _judge(
@@ -258,13 +278,8 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
     return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))
 
 
-def _print(report: NodeReport, *, verbose: bool, as_json: bool, nagios: bool, npd: bool) -> int:
-    """Print the report in one format; return the exit code of that format."""
-    if nagios or npd:
-        code, line = (node_checks.nagios if nagios else node_checks.npd)(report)
-        click.echo(line)
-        return code
-    code = node_checks.exit_code(report)
+def _print(report: NodeReport, *, verbose: bool, as_json: bool) -> None:
+    """Print the report in one format."""
     if as_json:
         print_json(node_checks.as_object(report))
     elif report.failure is not None:
@@ -275,7 +290,6 @@ def _print(report: NodeReport, *, verbose: bool, as_json: bool, nagios: bool, np
     else:
         width = min(_WIDTH, max(80, shutil.get_terminal_size((_WIDTH, 24)).columns))
         print("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
-    return code
 
 
 # --- text ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.levels import LEVELS, read_plan
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.cli.display.output import (
     LiveTable,
     Table,
@@ -25,7 +25,7 @@ from sentinel.cli.display.output import (
     print_json,
     printable,
 )
-from sentinel.cli.options.command_options import chosen_form, duration, print_report
+from sentinel.cli.options.command_options import chosen_form, duration, print_report, strict_option
 from sentinel.cli.options.setting_options import (
     expect_options,
     load_expectation,
@@ -265,7 +265,7 @@ def follow_to_verdict(
     if run.drain:
         print_drained(folder, found, stream, again=False)
     sys.stdout.flush()
-    return int(EXIT_CODES[found.verdict])
+    return int(exit_code(found.verdict, strict=run.strict))
 
 
 @contextlib.contextmanager
@@ -355,6 +355,7 @@ def _fault(node: FleetNode) -> str:
     "--simulated", is_flag=True, help="Without fleet.json: accept simulated GPUs (a rehearsal)."
 )
 @expect_options
+@strict_option
 @click.option("--watch", is_flag=True, help="Show the nodes until all are done, and judge then.")
 @duration(
     "--give-up",
@@ -374,6 +375,7 @@ def report(
     simulated: bool,
     expect: str | None,
     expect_gpus: int | None,
+    strict: bool,
     give_up_s: float | None,
     watch: bool,
     drain: bool,
@@ -420,7 +422,8 @@ def report(
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
     sys.stdout.flush()
-    return int(EXIT_CODES[found.verdict])
+    strict = strict or (found.run is not None and found.run.strict)
+    return int(exit_code(found.verdict, strict=strict))
 
 
 @dataclass(frozen=True)

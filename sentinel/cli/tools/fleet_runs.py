@@ -16,7 +16,7 @@ import click
 from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
-from sentinel.cli.options.command_options import duration, json_option
+from sentinel.cli.options.command_options import duration, json_option, strict_option
 from sentinel.cli.options.setting_options import (
     check_range,
     expect_options,
@@ -70,6 +70,7 @@ class _Order:
     drain: bool
     fail_fast: bool
     expect: str | None
+    strict: bool
     expect_gpus: int | None
     options: tuple[str, ...]
     #: The file of thresholds, or None.
@@ -115,6 +116,7 @@ class _Order:
     help="At most so many nodes at a time.",
 )
 @expect_options
+@strict_option
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option(
@@ -183,6 +185,7 @@ def burnin(**given: Any) -> int:
         drain=order.drain,
         fail_fast=order.fail_fast,
         expectation_hash=hash_of(expectation.text),
+        strict=order.strict,
     )
     folder.create()
     with folder.submitting():

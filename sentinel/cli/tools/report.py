@@ -13,13 +13,14 @@ from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.verdict import exit_code
 from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
     address_options,
     chosen_form,
     print_report,
+    strict_option,
 )
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ExitCode
@@ -52,12 +53,14 @@ from sentinel.supervisor.bootstrap import leave
 @click.option(
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
+@strict_option
 def command(
     runs: tuple[str, ...],
     both: bool,
     check: bool,
     signers: Path | None,
     key: Path | None,
+    strict: bool,
     output: Path | None,
     limits: str | None,
     socket: str | None,
@@ -68,8 +71,8 @@ def command(
 
     RUN is a folder or the name of a run in the state directory; without it, the newest run there.
     Daemons of several sockets share that directory, unless it was moved for one of them.
-    With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
-    comparison.
+    With `--compare`, give two. The exit code is that of the verdict, as of `burnin`, and as strict;
+    0 of a comparison.
 
     `--verify` judges nothing: it checks the files against manifest.json, the hashes of all files at
     the end of the run, and with `--signers` its signature. Exit code 1 if they differ or no signer
@@ -94,7 +97,7 @@ def command(
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     print_report(text, output, painted=form == "text" and not both)
-    code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]
+    code = ExitCode.OK if both else exit_code(found[0].verdict, strict=strict or found[0].strict)
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
 

@@ -274,7 +274,7 @@ def test_root_reads_no_file_that_another_user_can_change(tmp_path: Path, theirs:
     path.chmod(0o644)
     os.chown(tmp_path / theirs, 4321, 4321)
     for name in (path, link):
-        with pytest.raises(ConfigError, match="root reads no settings .* belongs to uid 4321"):
+        with pytest.raises(ConfigError, match=r"root reads no settings .* belongs to uid 4321"):
             read_file(name)
 
 
