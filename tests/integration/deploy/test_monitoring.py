@@ -257,8 +257,8 @@ FIRING: dict[str, dict[str, str]] = {
     },
     "SentinelReadingOld": {f"sentinel_gpu_reading_age_seconds{{{GPU}}}": "0+60x20"},
     "SentinelGpuUnknown": {f'sentinel_gpu_state{{{GPU},state="unknown"}}': "1x20"},
-    "SentinelGpuFault": {f'sentinel_gpu_fault{{{GPU},fault="lost"}}': "0x19 1"},
-    "SentinelGpuXid": {f'sentinel_gpu_xids_total{{{GPU},xid="79"}}': "0x19 1"},
+    "SentinelGpuFault": {f'sentinel_gpu_fault{{{GPU},fault="lost"}}': "0x16 1x3"},
+    "SentinelGpuXid": {f'sentinel_gpu_xids_total{{{GPU},xid="79"}}': "0x16 1x3"},
     "SentinelGpusFewerThanExpected": {
         'sentinel_gpus{instance="n1:8766"}': "7x20",
         'sentinel_gpus_expected{instance="n1:8766"}': "8x20",
@@ -400,9 +400,11 @@ def test_each_known_fault_pages_at_once_and_is_over_when_it_has_gone(
         simulated.sentinel(1, *flags, api=True) as process,
         running_prometheus(tmp_path / "prometheus.yml") as samples,
     ):
+        paging = 'alertstate="firing",severity="critical"'
+        names = "SentinelGpuFault|SentinelGpuXid|SentinelGpusFewerThanExpected"
 
         def firing() -> set[str]:
-            found = samples('ALERTS{alertstate="firing",severity="critical"}')
+            found = samples(f'ALERTS{{{paging},alertname=~"{names}"}}')
             return {
                 f"{labels['alertname']} {labels.get('fault', '')}".strip() for labels, _ in found
             }
