@@ -75,6 +75,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         "idle_memory": "100MiB",
         "idle_utilization": "5%",
         "max_gpus": "2",
+        "expect_gpus": "8",
         "starts_per_second": "0.5",
         "ignore": "name=Xorg,user=monitor",
         "quiet": "Mon-Fri 08:00-18:00",
