@@ -100,8 +100,6 @@ def run(
         setup_child_process(parent, title_of(spec), STRESSOR)
         prefer_for_oom_kill()
         held = [lock.detach() for lock in locks]
-        for lock in held:
-            os.set_inheritable(lock, False)  # not for programs that a workload starts
         if spec.account is not None:
             become(spec.account, parent, needed=spec.files)
         return (stamps.detach(), *held)
@@ -147,6 +145,8 @@ def _run_stages(
         files = set_up()
         stamps = Stamps(files[0], STRESSOR_STAMPS)
         own = (*files[1:], lease_keeper.fileno())
+        for file in (files[0], *own):
+            os.set_inheritable(file, False)  # not for programs that a workload starts
         devices = DEVICES if spec.simulation is None else os.path.realpath(spec.simulation)
         detach_forks(own, devices, lambda: stamps.set(FORKED, time.monotonic()))
         lease_keeper.start()

@@ -357,6 +357,13 @@ def starts_processes(ctx: WorkloadContext) -> None:
         well_behaved(ctx)
 
 
+def starts_a_daemon(ctx: WorkloadContext) -> None:
+    """Start a program that leads a session of its own, as ``os.system`` starts one."""
+    command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
+    os.posix_spawn(command[0], command, os.environ, setsid=True)
+    well_behaved(ctx)
+
+
 def grows(ctx: WorkloadContext, *, mebibytes: int = 64, after: int = 0) -> None:
     """Take GPU memory past torch after Ready, as a library with its own allocator does."""
     become_ready(ctx)

@@ -179,6 +179,35 @@ def test_without_a_prepared_one_a_stressor_is_spawned(bench: Bench) -> None:
     eventually(lambda: bench.messages(Ready))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("is_standby", [True, False])
+def test_a_program_that_a_workload_starts_keeps_no_file_of_its_stressor(
+    bench: Bench, tmp_path: Path, *, is_standby: bool
+) -> None:
+    """A lock would keep the GPU from the next sentinel."""
+    bench.workload = "bad_workloads:starts_a_daemon"
+    if is_standby:
+        bench.prepared()
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        bench.locks = (lock.fileno(),)
+        bench.start()
+        eventually(lambda: bench.messages(Ready))
+    assert bench.facts[0].child is not None
+    (program,) = psutil.Process(bench.facts[0].child.pid).children()
+    try:
+        open_files = {str(file.readlink()) for file in Path(f"/proc/{program.pid}/fd").iterdir()}
+        assert not {
+            file for file in open_files if file.startswith(("/memfd:", "socket:", str(tmp_path)))
+        }
+        bench.pool.kill(bench.gpu.uuid, 1)
+        eventually(bench.exited)
+        with (tmp_path / "lock").open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        program.kill()
+
+
 def test_a_missing_torch_is_the_reason_of_its_failure(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
