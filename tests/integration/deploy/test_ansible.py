@@ -1,4 +1,4 @@
-"""The Ansible role installs the package, the unit and the scripts, and changes nothing twice."""
+"""The Ansible role installs everything and changes nothing twice; a play accepts the nodes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from sentinel.burnin.levels import find_plan
+from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.gpu_environment import ROOT
-from tests.harness.programs import run_program
+from tests.harness.programs import EXEC_SENTINEL, run_program, write_script
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.wheels import build_wheel
 
@@ -32,10 +35,10 @@ PLAYBOOK = """
 CONFIG = "workload = 'hold'\n"
 
 
-def play(folder: Path, **variables: object) -> dict[str, int]:
-    """Run the role on this host with a folder as its root; return Ansible's counts."""
-    playbook = folder / "playbook.yml"
-    playbook.write_text(PLAYBOOK)
+def run_playbook(
+    folder: Path, playbook: Path, inventory: object, *options: str, **variables: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a playbook on this host."""
     given = {
         "ansible_python_interpreter": sys.executable,
         "sentinel_prefix": str(folder / "venv"),
@@ -46,13 +49,21 @@ def play(folder: Path, **variables: object) -> dict[str, int]:
     }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
+        "PWD": str(folder),
         "ANSIBLE_ROLES_PATH": str(ROOT / "deploy" / "ansible" / "roles"),
         "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
         "ANSIBLE_REMOTE_TEMP": str(folder / "remote"),
         "LC_ALL": "C.UTF-8",
     }
-    words = ("ansible-playbook", "-i", "localhost,", "-e", json.dumps(given), playbook)
-    done = run_program(*words, env=environment, timeout=3 * TIMEOUT_S)
+    words = ("ansible-playbook", "-i", inventory, "-e", json.dumps(given), *options, playbook)
+    return run_program(*words, env=environment, cwd=folder, timeout=3 * TIMEOUT_S)
+
+
+def play(folder: Path, *options: str, **variables: object) -> dict[str, int]:
+    """Run the role on this host with a folder as its root; return Ansible's counts."""
+    playbook = folder / "playbook.yml"
+    playbook.write_text(PLAYBOOK)
+    done = run_playbook(folder, playbook, "localhost,", *options, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     recap = done.stdout.rpartition("PLAY RECAP")[2]
     return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", recap)}
@@ -101,15 +112,104 @@ def test_the_role_installs_everything_and_is_idempotent(tmp_path: Path) -> None:
     assert run_program(linked, "--version", check=True).stdout.startswith("sentinel, version ")
 
     assert play(tmp_path, **variables)["changed"] == 0
+    assert play(tmp_path, "--check", **variables)["changed"] == 0
+    changed = variables | {"sentinel_config": "poll = '2s'\n"}
+    assert play(tmp_path, "--check", **changed)["changed"] == 1
+    moved = variables | {"sentinel_slurm_folder": "/etc/elsewhere"}
+    assert play(tmp_path, "--check", **moved)["failed"] == 0
     assert play(tmp_path, **variables | {"sentinel_config": "poll = '2s'\n"})["changed"] == 1
 
 
-def test_the_playbook_is_valid(tmp_path: Path) -> None:
-    playbook = ROOT / "deploy" / "ansible" / "site.yml"
-    environment = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(tmp_path), "LC_ALL": "C.UTF-8"}
-    words = ("ansible-playbook", "-i", "localhost,", "--syntax-check", playbook)
-    done = run_program(*words, env=environment)
-    assert done.returncode == 0, done.stderr
+ANSIBLE = ROOT / "deploy" / "ansible"
+
+
+def inventory_of(folder: Path, *nodes: str) -> Path:
+    """Write an inventory of nodes that are all this host, and of a host without GPUs."""
+    local = "ansible_connection=local ansible_become=false"
+    lines = ["[gpu_nodes]", *(f"{node} {local}" for node in nodes), "[other]", f"login {local}"]
+    (folder / "inventory").write_text("\n".join(lines) + "\n")
+    return folder / "inventory"
+
+
+@pytest.mark.parametrize("name", ["site.yml", "accept.yml"])
+def test_check_mode_works_on_a_fresh_host_and_only_on_those_of_the_group(
+    name: str, tmp_path: Path
+) -> None:
+    given = {"sentinel_slurm": True, "sentinel_config": CONFIG, "sentinel_service": True}
+    done = run_playbook(
+        tmp_path, ANSIBLE / name, inventory_of(tmp_path, "node-a"), "--check", **given
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^node-a .* changed=1 ", done.stdout, re.MULTILINE)
+    assert "login" not in done.stdout
+    assert not (tmp_path / "venv").exists()
+    assert not (tmp_path / "root").exists()
+
+
+#: A node: the package is there, a check passes unless the node has a file of this name, and a
+#: burn-in leaves the report that the node has.
+NODE = """\
+cd {folder}
+echo "$@" >>commands
+case $1 in
+check) test ! -e fails-the-check ;;
+burnin) mkdir -p "$3"; cp "$NODE_NAME.json" "$3/report.json"; exit "$(cat code)" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
+    folder = tmp_path_factory.mktemp("fleets")
+    template, plan = node_report(folder), find_plan("standard")
+    run = template["run"] | {"simulated": False, "started": str(datetime.now().astimezone())}
+    run["plan"] |= {"name": plan.name, "hash": plan.hash}
+    return Fleets({**template, "run": run}, folder)
+
+
+def accept(
+    folder: Path, fleets: Fleets, *, failed: frozenset[int] = frozenset(), bad: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run the play of the acceptance on three nodes, of which one may fail its check."""
+    fleet = fleets.example(nodes=3, verdicts=dict.fromkeys(failed, "FAIL"))
+    names = [fleet.name(number) for number in range(3)]
+    for number, name in enumerate(names):
+        node = folder / name
+        (node / "bin").mkdir(parents=True)
+        write_script(node / "bin" / "python", "echo Requirement already satisfied")
+        write_script(node / "bin" / "sentinel", NODE.format(folder=node))
+        (node / f"{name}.json").write_text(json.dumps(fleet.report(number)))
+        (node / "code").write_text(str(int(number in failed)))
+        if name == bad:
+            (node / "fails-the-check").touch()
+    write_script(folder / "merge", f"export PYTHONPATH={ROOT}\n{EXEC_SENTINEL}")
+    here = f"{folder}/{{{{ inventory_hostname }}}}"
+    given = {"sentinel_prefix": here, "sentinel_state": here, "sentinel_merge": f"{folder}/merge"}
+    return run_playbook(folder, ANSIBLE / "accept.yml", inventory_of(folder, *names), **given)
+
+
+def test_the_acceptance_of_nodes_that_pass_ends_with_the_verdict_of_all(
+    fleets: Fleets, tmp_path: Path
+) -> None:
+    done = accept(tmp_path, fleets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout
+    (reports,) = (tmp_path / "acceptance").iterdir()
+    assert len(list(reports.glob("node-*.json"))) == 3
+    commands = (tmp_path / "node-0000" / "commands").read_text().splitlines()
+    assert [line.split()[0] for line in commands] == ["check", "burnin"]
+    assert commands[1].endswith("--level standard")
+
+
+def test_an_acceptance_fails_with_a_node_that_fails_and_one_that_is_not_burned_in(
+    fleets: Fleets, tmp_path: Path
+) -> None:
+    done = accept(tmp_path, fleets, failed=frozenset({1}), bad="node-0002")
+    assert done.returncode != 0
+    said = done.stdout.partition("TASK [Show the verdict]")[2]
+    assert re.search(r"FAIL .*node-0001", said)
+    assert re.search(r"MISSING .*node-0002", said)
+    assert (tmp_path / "node-0002" / "commands").read_text().split() == ["check"]
 
 
 def test_settings_that_are_wrong_are_not_installed(tmp_path: Path) -> None:
