@@ -16,10 +16,11 @@ from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.manifest import write_manifest
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
-from sentinel.burnin.report import Judged, report_object
-from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.report import SCHEMA_VERSION, Judged, judge_run, report_object
+from sentinel.burnin.run_folder import RunFolder, read_object
 from sentinel.burnin.timeline import describe_passes, memory_heat, plot
 from sentinel.burnin.verdict import NOT_COMPLETE, Verdict, verdict_summary
+from sentinel.errors import ConfigError
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
@@ -235,8 +236,9 @@ def _html(run: Judged, report: Report) -> str:
     return html_page(report, {gpu.record.uuid: plot(gpu.record, run.span) for gpu in run.gpus})
 
 
-#: What builds each format of a judged run and its report; without a newline at the end.
-FORMATS: Mapping[str, Callable[[Judged, Report], str]] = {
+#: What builds each format of a judged run and its report; without a newline at the end. The page
+#: alone needs the run.
+FORMATS: Mapping[str, Callable[[Any, Report], str]] = {
     "text": lambda _, report: "\n".join(text_lines(report)),
     "html": _html,
     "junit": lambda _, report: junit_xml(report),
@@ -254,6 +256,21 @@ FILES: Mapping[str, str] = {
     "ocp": "ocp.jsonl",
     "json": "report.json",
 }
+
+
+def stored_report(folder: RunFolder) -> Report:
+    """Read the report that the folder of a run has; write it if the run was killed before.
+
+    Raises:
+        ConfigError: It cannot be read or written, or is not one of this version.
+    """
+    if not folder.report.exists():
+        with folder.locked():
+            write_reports(folder, judge_run(folder))
+    report = read_object(folder.report)
+    if report.get("schema_version") != SCHEMA_VERSION:
+        raise ConfigError(f"{folder.report}: not version {SCHEMA_VERSION} of the report")
+    return report
 
 
 def write_reports(folder: RunFolder, run: Judged) -> Report:

@@ -84,6 +84,8 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         ("plan_hash", run["plan"]["hash"]),
         ("mode", run["mode"]),
         ("judged_by", report.get("judged_by")),
+        ("judged_again_by", report["judged_again_by"]),
+        *((f"correctness_{k}", v) for k, v in report["correctness_overridden"].items()),
     ):
         if value is not None:
             SubElement(properties, "property", name=name, value=clean(value))

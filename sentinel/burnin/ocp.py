@@ -104,8 +104,12 @@ def _notes(report: Mapping[str, Any]) -> Iterator[Message]:
     """Yield what a reader must not miss."""
     if report["run"]["simulated"]:
         yield {"severity": "WARNING", "message": "The GPUs are simulated."}
+    if report["judged_again_by"] is not None:
+        yield {"severity": "WARNING", "message": f"Judged again by {report['judged_again_by']}"}
+    excused = report["correctness_overridden"]
     for name, limit in report["thresholds_overridden"].items():
-        yield {"severity": "INFO", "message": f"Threshold {name} was replaced: {limit}"}
+        severity = "WARNING" if name in excused else "INFO"
+        yield {"severity": severity, "message": f"Threshold {name} was replaced: {limit}"}
 
 
 def _end(report: Mapping[str, Any]) -> Message:

@@ -64,6 +64,8 @@ class Judged:
     node: tuple[CheckResult, ...]
     verdict: Verdict
     thresholds: Thresholds
+    #: The file of other thresholds than those of the run; None if it is judged by its own.
+    judged_again_by: str | None
     #: The SHA-256 of each file that the verdicts are made of, by its name.
     files: Mapping[str, str]
     #: Whether the process of a check survives SIGKILL; the interpreter's own exit would wait.
@@ -117,13 +119,22 @@ def why_not_resumed(header: Mapping[str, Any], plan: Plan, now: datetime) -> str
     return None
 
 
-def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
+def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
     """Judge everything that the folder of a run has.
+
+    Args:
+        folder: The folder.
+        given: The thresholds; None for those that the run was begun with.
 
     Raises:
         ConfigError: As for :func:`read_run` and :func:`registered_checks`.
     """
     run = read_run(folder)
+    thresholds = run.thresholds if given is None else given
+    settings = run.header["settings"] or ()
+    # Versions before 1.7 of the report recorded the name of the file, and not what it says.
+    unknown = "thresholds" not in run.header and any(one["key"] == "thresholds" for one in settings)
+    again = unknown or thresholds.overridden() != run.thresholds.overridden()
     former = former_runs(folder, run.header)
     own = judge_by_own_checks(
         registered_checks(CHECKS.ids), folder.path, run.records.keys(), thresholds
@@ -143,7 +154,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
             for check in judged[other.uuid]
         }
         everything = [*results[record.uuid], *own.gpus[record.uuid]]
-        gpus.append(judge_gpu(record, everything, run.plan, twins))
+        gpus.append(judge_gpu(record, everything, run.plan, twins, thresholds))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     host = run.host if run.selected is False else ()
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
@@ -177,6 +188,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         node=node,
         verdict=judge_node(gpus, node),
         thresholds=thresholds,
+        judged_again_by=(thresholds.origin or "the default thresholds") if again else None,
         files=_digests(folder),
         stuck=own.stuck,
     )
@@ -190,7 +202,11 @@ def report_object(run: Judged) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
-            **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
+            **{
+                key: value
+                for key, value in header.items()
+                if key not in {"node", "gpus", "thresholds"}
+            },
             "ended": time.iso(time.last),
             "duration_s": time.seconds,
             "mode": "accumulated" if interrupted else "contiguous",
@@ -206,17 +222,23 @@ def report_object(run: Judged) -> dict[str, Any]:
         "summary": {verdict.value: verdicts.count(verdict.value) for verdict in Verdict},
         "checks": [asdict(result) for result in run.node],
         "gpus": [_gpu(gpu, time) for gpu in run.gpus],
+        "judged_again_by": run.judged_again_by,
         "thresholds_overridden": run.thresholds.overridden(),
+        "correctness_overridden": dict(run.thresholds.excused),
     }
 
 
 def _meaning(run: Judged, cut: str | None) -> str:
-    """Say what the verdict means, and what led to it or what it does not say."""
+    """Say what the verdict means, and by which other limits it came about."""
+    again = run.judged_again_by and f"judged again by {run.judged_again_by}"
+    is_said = run.verdict is Verdict.INCOMPLETE and cut is None
+    unproved = None if is_said else run.thresholds.why_unproved
     unchecked = count_unchecked(run.node)
-    return "; ".join(filter(None, (_of_checks(run, cut), unchecked)))
+    return "; ".join(filter(None, (again, unproved, _reason(run, cut), unchecked)))
 
 
-def _of_checks(run: Judged, cut: str | None) -> str:
+def _reason(run: Judged, cut: str | None) -> str:
+    """Say what led to the verdict, or what it does not say."""
     meaning = MEANING[run.verdict]
     if cut is not None:
         meaning = f"cut short: {cut}; {meaning}"

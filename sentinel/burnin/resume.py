@@ -33,7 +33,7 @@ _SAME = ("uuid", "serial", "vbios", "driver")
 
 
 def earlier_work(
-    folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds
+    folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds | None
 ) -> tuple[Plan, dict[str, Burnin]]:
     """Load the plan of a run, and what each GPU has done of it.
 
@@ -41,7 +41,8 @@ def earlier_work(
         folder: The run.
         now: The time, with its zone.
         counters: The GPUs as they are now.
-        thresholds: The limits in force; a FAIL by them or in the last report is final.
+        thresholds: Other limits than those of the run, or None; a FAIL by the limits in force or in
+            the last report is final.
 
     Raises:
         ConfigError: It cannot be resumed; the message says why.
@@ -134,16 +135,6 @@ def begun_with(folder: RunFolder) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = read_object(folder.header).get("settings") or []
     return found
-
-
-def thresholds_of(folder: RunFolder) -> str | None:
-    """Find the file of thresholds that a run was begun with, or None.
-
-    Raises:
-        ConfigError: The folder has no run.
-    """
-    files = (value["value"] for value in begun_with(folder) if value["key"] == "thresholds")
-    return next(files, None)
 
 
 def simulated_gpus(folder: RunFolder) -> int | None:

@@ -71,10 +71,8 @@ class RunRequest:
     strict: bool = False
     #: The folder of the simulated GPUs, or None.
     simulated: Path | None = None
-    #: By which a run to go on with has failed or not.
-    thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
-    #: The file that they are of, or None.
-    thresholds_file: str | None = None
+    #: By which it is judged; None for the defaults, or for those of a run to go on with.
+    thresholds: Thresholds | None = None
     #: What the node must be; of a run to go on with, its folder says it.
     expectation: Expectation = NOTHING
     #: The GPUs that are known from before: descriptions by UUID.
@@ -211,9 +209,13 @@ class _Work:
 
 def _of_header(request: RunRequest) -> dict[str, Any]:
     """Collect what the header of a run has beside its plan; see ``prepare``."""
+    thresholds = None if request.thresholds is None else asdict(request.thresholds)
     wanted = request.expectation
-    expectation = {"source": wanted.source, "text": wanted.text} if wanted.text else None
-    return {"confirmed_faulty": dict(request.confirmed), "expectation": expectation}
+    return {
+        "confirmed_faulty": dict(request.confirmed),
+        "thresholds": thresholds,
+        "expectation": {"source": wanted.source, "text": wanted.text} if wanted.text else None,
+    }
 
 
 def _beside(request: RunRequest, before: CountersResult) -> dict[str, Any]:
@@ -276,7 +278,7 @@ def recorded_settings(
         "gpus": ",".join(request.gpus),
         "fail-fast": "on" if request.fail_fast else "",
         "strict": "on" if request.strict else "",
-        "thresholds": request.thresholds_file or "",
+        "thresholds": "" if request.thresholds is None else request.thresholds.origin,
         "expect": request.expectation.source,
     }
     for key, value in asked.items():

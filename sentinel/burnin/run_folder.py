@@ -279,7 +279,8 @@ def prepare(
         before: The counters of all GPUs.
         settings: What to record of the settings.
         known: What else the header has: ``confirmed_faulty``, how many GPUs of the host have a
-            confirmed fault, and were found first; ``expectation``, what the node must be.
+            confirmed fault, and were found first; ``thresholds``, by which it is judged;
+            ``expectation``, what the node must be.
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
             that others of the node are none of the run's; ``known``, the GPUs of earlier runs and

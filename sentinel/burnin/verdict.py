@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status, worst_first
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, worst_first
 from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.measures import format_seconds, format_value
 from sentinel.burnin.checks.required_evidence import missing_evidence
@@ -87,7 +87,11 @@ class GpuVerdict:
 
 
 def judge_gpu(
-    record: GpuRecord, results: Sequence[CheckResult], plan: Plan, twins: Collection[str] = ()
+    record: GpuRecord,
+    results: Sequence[CheckResult],
+    plan: Plan,
+    twins: Collection[str] = (),
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
 ) -> GpuVerdict:
     """Judge a GPU by the results of its checks and by what it has done of the plan.
 
@@ -96,10 +100,13 @@ def judge_gpu(
         results: Of its checks.
         plan: The plan.
         twins: The checks that have judged another GPU of its model.
+        thresholds: By which the results were judged.
     """
     short = _too_short(record, plan, results)
     found = {result.status for result in results if result.id != _COVERED or short is None}
-    missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
+    unproved = thresholds.why_unproved
+    missing = [unproved] if unproved is not None else []
+    missing += [text for phase in record.phases if (text := _missing(phase, record)) is not None]
     unknown = _unknown(record)
     # Without the GPU, its counters or results, that is the reason; each check would repeat it.
     is_lost = any(one.id == "gpu.lost" and one.status is Status.FAIL for one in results)
@@ -244,6 +251,10 @@ _REASON_CHARACTERS = (200, 80, 30, 0)
 _GOOD = frozenset({"PASS", "N/A"})
 
 
+#: What is said of other limits, if there are some.
+_OF_OTHER_LIMITS = ("judged_again_by", "correctness_overridden")
+
+
 def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:
     """Build the summary of a report; the more GPUs there are, the less it says about each.
 
@@ -278,6 +289,7 @@ def _text(report: Mapping[str, Any], gpus: list[Mapping[str, Any]], characters: 
             "plan": run["plan"]["name"],
             "ended": run["ended"],
             "verdict": report["verdict"],
+            **{name: report[name] for name in _OF_OTHER_LIMITS if report.get(name)},
             "summary": {name: count for name, count in report["summary"].items() if count},
             "gpus": [_gpu(gpu, characters) for gpu in gpus],
             "gpus_left_out": len(report["gpus"]) - len(gpus),

@@ -111,6 +111,7 @@ def _deviation(name: str, peers: Peers) -> str:
 def junit_xml(fleet: FleetVerdict) -> str:
     """Build the document."""
     name = "sentinel fleet" if fleet.run is None else f"sentinel fleet {fleet.run.id}"
+    name += f", judged again by {fleet.judged_again_by}" if fleet.judged_again_by else ""
     root = Element("testsuites", name=clean(name))
     began = [result.run.started for result in fleet.results]
     # The format wants a time of each suite: that of a missing node is the run's.

@@ -198,6 +198,8 @@ class NodeResult:
     thresholds_overridden: Mapping[str, Any]
     #: Whether the number of its GPUs was judged.
     is_counted: bool = False
+    #: The file of other thresholds than those of its run; None if it was judged by its own.
+    judged_again_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.fleet.node_files import check_copy, read_run_thresholds
+from sentinel.fleet.node_files import check_copy
 from sentinel.fleet.progress import ProgressBuilder, write_progress
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
 from sentinel.host.paths import SIMULATED
@@ -226,8 +226,7 @@ class NodeRun:
             # It was killed, or refused to go on: what it has recorded is judged as it is.
             why = self._complaint or f"exit code {code}"
             note = f"the burn-in was cut off, and judged as it is: {why}"
-            thresholds = read_run_thresholds(self._folder, run).node
-            write_reports(self._own, judge_run(self._own, thresholds))
+            write_reports(self._own, judge_run(self._own))
         elif code == ExitCode.USAGE and self._complaint:
             note = f"the burn-in did not go on: {self._complaint}"
         verdict = read_verdict(report)

@@ -175,7 +175,7 @@ def _brief(results: Sequence[CheckResult]) -> str:
 # --- JSON ------------------------------------------------------------------------------------
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 #: What each line of the JSON lines is.
 LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
 
@@ -197,6 +197,7 @@ def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
         "groups": [_group(group) for group in fleet.groups],
         "nodes": [_node(node) for node in fleet.nodes],
         "checks": comparisons(fleet),
+        "judged_again_by": fleet.judged_again_by,
         "thresholds_overridden": fleet.thresholds.overridden(),
     }
 
@@ -230,6 +231,11 @@ def comparisons(fleet: FleetVerdict) -> list[dict[str, Any]]:
 
 def meaning(fleet: FleetVerdict) -> str:
     """Explain the verdict of the fleet."""
+    again = f"judged again by {fleet.judged_again_by}; " if fleet.judged_again_by else ""
+    return again + _reason(fleet)
+
+
+def _reason(fleet: FleetVerdict) -> str:
     missing = sum(bool(node.missing) for node in fleet.nodes)
     if fleet.verdict is Verdict.INCOMPLETE and missing:
         of, verb = format_count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"

@@ -129,6 +129,8 @@ class FleetVerdict:
     #: What a reader must know before the verdicts.
     notices: tuple[str, ...]
     thresholds: Thresholds
+    #: The file of other thresholds than those of the run; None if it is judged by its own.
+    judged_again_by: str | None = None
 
     @cached_property
     def gpus(self) -> tuple[FleetGpu, ...]:
@@ -168,6 +170,7 @@ def judge_fleet(
     thresholds: Thresholds,
     expectation: Expectation = NOTHING,
     acceptance: Acceptance | None = None,
+    judged_again_by: str | None = None,
 ) -> FleetVerdict:
     """Judge a fleet by what its nodes have reported, whatever the order of the files.
 
@@ -176,6 +179,7 @@ def judge_fleet(
         thresholds: For the comparisons.
         expectation: What each node must be, beside its own expectation.
         acceptance: What a report must be; None accepts each.
+        judged_again_by: The file of the thresholds, if they are not those of the run.
     """
     files = replace(files, nodes=tuple(sorted(files.nodes, key=lambda node: node.name)))
     groups = groups_of(files.nodes)
@@ -210,6 +214,7 @@ def judge_fleet(
         groups=groups,
         notices=tuple(_notices(files, expectation)),
         thresholds=thresholds,
+        judged_again_by=judged_again_by,
     )
 
 
@@ -243,7 +248,9 @@ def _judge_node(
     result = node.result
     if result is None:
         return FleetNode(**vars(node))
-    refused = () if acceptance is None else tuple(acceptance.refuse(result))
+    again = result.judged_again_by and f"it was judged again by {result.judged_again_by}"
+    asked = () if acceptance is None else acceptance.refuse(result)
+    refused = tuple(filter(None, (again, thresholds.why_unproved, *asked)))
     stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.golden_checksums)
     by_expectation = judge_by(expectation, result)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]

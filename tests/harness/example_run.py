@@ -63,6 +63,8 @@ class ExampleRun:
     expectation: str = ""
     #: By key: the value of a setting, as a flag gives it.
     settings: Mapping[str, str] = field(default_factory=dict)
+    #: By which it was begun, or None for the defaults.
+    thresholds: Thresholds | None = None
     #: The settings of a resumption, or None if there was none.
     resumed: Mapping[str, str] | None = None
 
@@ -121,6 +123,7 @@ class ExampleRun:
             if self.expectation
             else None,
             "confirmed_faulty": {"known": 0, "found_first": 0},
+            "thresholds": None if self.thresholds is None else asdict(self.thresholds),
             "resumed": []
             if self.resumed is None
             else [{"started": STARTED.isoformat(), "settings": _settings(self.resumed)}],
@@ -317,7 +320,7 @@ RUNS = {
 
 def judged(run: ExampleRun, folder: Path) -> Judged:
     """Write the folder of a run, and judge it."""
-    return judge_run(run.write(folder), Thresholds())
+    return judge_run(run.write(folder))
 
 
 def report_of(run: ExampleRun, folder: Path) -> dict[str, Any]:

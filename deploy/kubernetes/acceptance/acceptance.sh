@@ -37,9 +37,12 @@ while kill -0 "$burnin" 2>/dev/null; do # the wait was interrupted by a signal
 done
 
 if [ -e "$folder/run.json" ]; then
-	sentinel report --summary "$folder" >"$message"
+	sentinel report --stored --summary "$folder" >"$message"
 	verdict=$?
-	# There may be nothing left to do: an earlier pod ended the run, and its node was lost after that.
-	[ "$resumed$code" = yes2 ] && [ "$verdict" -le 1 ] && code=$verdict
+	# The exit code, the message and report.json say the same. There may be nothing left to do: an earlier pod ended
+	# the run, and its node was lost after that.
+	case $resumed$code$verdict in
+	yes2[01] | [013]? | yes[013]?) code=$verdict ;;
+	esac
 fi
 exit "$code"

@@ -89,6 +89,14 @@ class Thresholds:
     xids: Mapping[int, str] = field(default_factory=dict)
     #: Where they are from, such as the path of the file.
     origin: str = ""
+    #: What hides that a result was wrong or a card is broken, by the name of the limit or the XID.
+    excused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def why_unproved(self) -> str | None:
+        """Why nothing that is judged by them proves a GPU correct, or None."""
+        found = ", ".join(f"{name} is {text}" for name, text in self.excused.items())
+        return f"judged without a limit of correctness: {found} ({self.origin})" if found else None
 
     def of(self, check: str, defaults: Limits) -> Limits:
         """Build the limits in force for a check."""
@@ -101,7 +109,12 @@ class Thresholds:
     def only(self, checks: Collection[str], *, xids: bool) -> Thresholds:
         """Keep what concerns these checks, and the XIDs or not."""
         kept = {check: limits for check, limits in self.replaced.items() if check in checks}
-        return replace(self, replaced=kept, xids=self.xids if xids else {})
+        excused = {
+            name: text
+            for name, text in self.excused.items()
+            if name.rpartition(".")[0] in {*checks, *(("xid",) if xids else ())}
+        }
+        return replace(self, replaced=kept, xids=self.xids if xids else {}, excused=excused)
 
     def overridden(self) -> dict[str, str]:
         """List the replaced limits and XIDs, for a report."""

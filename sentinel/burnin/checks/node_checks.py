@@ -246,8 +246,8 @@ class NodeReport:
     node: tuple[CheckResult, ...] = ()
     #: Why the driver is unusable, or None.
     driver_error: str | None = None
-    #: The limits that a file replaced.
-    overridden: Mapping[str, str] = field(default_factory=dict)
+    #: By which it was judged.
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
     def status(self) -> Status:
@@ -255,6 +255,7 @@ class NodeReport:
         found = {gpu.status for gpu in self.gpus} or {Status.NOT_TESTED}
         found |= {worst(self.node)} - {Status.NOT_TESTED}
         found |= {Status.NOT_TESTED} if unproved(self.node) else set()
+        found |= {Status.NOT_TESTED} if self.thresholds.why_unproved else set()
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
         return next((status for status in order if status in found), Status.NOT_TESTED)
 
@@ -310,7 +311,7 @@ def judge_node(
         gpus=tuple(gpus),
         node=tuple(node),
         driver_error=driver_error,
-        overridden=thresholds.overridden(),
+        thresholds=thresholds,
     )
 
 
@@ -397,6 +398,12 @@ def _line(text: str) -> str:
 
 
 def _first_words(report: NodeReport, most: int) -> str:
+    """Name what made the status of the node, and the limits by which no GPU is proved correct."""
+    texts = [report.thresholds.why_unproved, _results_in_words(report, most)]
+    return "; ".join(filter(None, texts if report.status is Status.NOT_TESTED else texts[::-1]))
+
+
+def _results_in_words(report: NodeReport, most: int) -> str:
     """Name the results that made the status of the node; count the GPUs if it passed."""
     match report.status:
         case Status.PASS:
@@ -418,7 +425,7 @@ def _first_words(report: NodeReport, most: int) -> str:
                 if result.status is status
             ]
     more = f", and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more or "no GPU was tested"
+    return ", ".join(found[:most]) + more or ("" if report.gpus else "no GPU was tested")
 
 
 def _words(result: CheckResult) -> str:
@@ -449,7 +456,8 @@ def as_object(report: NodeReport) -> dict[str, Any]:
         "verdict": report.status.value if report.failure is None else None,
         "notes": [*filter(None, [count_unchecked(report.node)])],
         "driver_error": report.driver_error,
-        "thresholds_overridden": report.overridden,
+        "thresholds_overridden": report.thresholds.overridden(),
+        "correctness_overridden": dict(report.thresholds.excused),
         "node": [asdict(result) for result in report.node],
         "gpus": [
             {

@@ -19,11 +19,12 @@ from sentinel.burnin.checks import (
     work_checks,
     xid_checks,
 )
-from sentinel.burnin.checks.check import Table
+from sentinel.burnin.checks.check import Table, Thresholds
 from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.burnin.checks.thresholds_file import recorded
 from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
 from sentinel.burnin.record import GpuRecord, load
 from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
@@ -55,6 +56,8 @@ class Recorded:
     #: What the node must be, and the GPUs that were known before the run.
     expectation: Expectation
     known: Mapping[str, str]
+    #: By which it was begun.
+    thresholds: Thresholds
     #: Why XIDs are unknown, or None.
     kernel_log_error: str | None
     #: The ports above each device of NVIDIA, by its address; None if they were not recorded, as by
@@ -91,6 +94,7 @@ def read_run(folder: RunFolder) -> Recorded:
             (_by_uuid(one["after"] or ()), _by_uuid(one["before"]))
             for one in counters.get("resumed", ())
         ]
+        thresholds = recorded(header.get("thresholds"))
         host = tuple(
             from_json(HostCounters, counters[name], "counters")
             for name in ("host_before", "host_after")
@@ -125,6 +129,7 @@ def read_run(folder: RunFolder) -> Recorded:
         host=host,
         expectation=_expectation(header),
         known=counters.get("known", {}),
+        thresholds=thresholds,
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
         pci_paths=counters.get("pci_paths"),
         unacknowledged=counters.get("unacknowledged", ()),

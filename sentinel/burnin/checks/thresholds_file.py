@@ -20,9 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.burnin.checks.check import Comparison, Limit, Limits, Thresholds
+from sentinel.burnin.checks.xid_checks import NVLINK5
 from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
-from sentinel.protocol.xids import XIDS
+from sentinel.protocol.codec import from_json
+from sentinel.protocol.xids import XIDS, XidMeaning
 
 SPEC = "dcgm-error-thresholds-v1"
 
@@ -31,6 +33,19 @@ _MAX_DIGITS = 9
 
 #: The verdicts that a file may give an XID.
 XID_VERDICTS = ("fail", "warn", "pass")
+
+#: The checks whose limits are no matter of taste: a result was wrong, or a card is broken or gone.
+#: Without them, nothing is proved.
+CORRECTNESS = frozenset(
+    {
+        *("results.wrong", "results.finding", "daemon.findings", "links.data"),
+        *("golden.stored", "golden.peers", "fleet.golden"),
+        *("ecc.uncorrected", "ecc.uncorrected_new", "ecc.uncorrected_lifetime_new"),
+        *("memory.sram_threshold", "memory.sram_uncorrected_new", "memory.remap_failed"),
+        *("memory.remapped_uncorrected_new", "memory.unrepairable", "memory.repair_new"),
+        *("node.inventory", "node.gpus", "node.known", "node.tested"),
+    }
+)
 
 
 def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
@@ -62,7 +77,34 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
         value = _value(entry, default.comparison, origin, where)
         replaced.setdefault(check, {})[name] = replace(default, value=value, origin=origin)
     xids = dict(_xids(_table(document, "xids", origin), origin))
-    return Thresholds(replaced=replaced, xids=xids, origin=origin)
+    excused = {
+        f"{check}.{name}": f"{limit}, not {known[check][name]}"
+        for check in CORRECTNESS & replaced.keys()
+        for name, limit in replaced[check].items()
+        if _is_raised(limit, known[check][name])
+    } | {
+        f"xid.{number}": f"{verdict}, not fail"
+        for number, verdict in xids.items()
+        if verdict != "fail" and (XIDS[number].meaning is XidMeaning.FAIL or number in NVLINK5)
+    }
+    excused = dict(sorted(excused.items()))
+    return Thresholds(replaced=replaced, xids=xids, origin=origin, excused=excused)
+
+
+def recorded(value: Mapping[str, Any] | None) -> Thresholds:
+    """Build thresholds from the JSON values of their dataclass; None for the defaults.
+
+    Raises:
+        DecodeError: They are something else.
+    """
+    found = Thresholds() if value is None else from_json(Thresholds, value, "thresholds")
+    return replace(found, xids={int(number): verdict for number, verdict in found.xids.items()})
+
+
+def _is_raised(limit: Limit, default: Limit) -> bool:
+    """Check whether a limit lets pass what its default does not."""
+    above = limit.comparison in {Comparison.GT, Comparison.GTE}
+    return limit.value > default.value if above else limit.value < default.value
 
 
 def _value(entry: Any, comparison: Comparison, origin: str, where: str) -> float:

@@ -28,7 +28,7 @@ from sentinel.protocol.xids import CATALOG, XIDS, Xid, XidMeaning
 TABLE = Table()
 
 _RECOVERY_ACTION = 154
-_NVLINK5 = range(144, 151)
+NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
 _REPEATED = 2
 
@@ -190,7 +190,7 @@ def _status(
     if is_of_own_end(event.number, event.at, event.pid, kills):
         which = "its stressor" if event.pid is None else f"process {event.pid}"
         return Status.PASS, f"{xid.name}, after Sentinel ended {which}"
-    if event.number in _NVLINK5 and _FATAL.search(event.text):
+    if event.number in NVLINK5 and _FATAL.search(event.text):
         return Status.FAIL, f"{xid.name}, fatal"
     match xid.meaning:
         case XidMeaning.FAIL:

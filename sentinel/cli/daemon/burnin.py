@@ -32,7 +32,6 @@ from sentinel.burnin.resume import (
     flags_to_resume,
     simulated_gpus,
     single_to_resume,
-    thresholds_of,
 )
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
 from sentinel.burnin.run_folder import (
@@ -162,7 +161,6 @@ def command(
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
         check_own(folder)  # before its settings become flags
-        limits = limits or thresholds_of(folder)
         number = simulated_gpus(folder)
         if number is not None and simulate is None:
             daemon, simulated = _host_of(number)
@@ -442,7 +440,8 @@ def record() -> int:
     folder = RunFolder(path=Path(order.folder))
     judged: list[Judged] = []
     try:
-        thresholds = load_thresholds(order.thresholds).node
+        given = order.thresholds
+        thresholds = None if given is None else load_thresholds(given).node
         text, source = order.expectation
         expected = parse_expectation(text, source) if text else Expectation()
         if order.simulated is not None and order.simulate is not None:
@@ -455,7 +454,6 @@ def record() -> int:
             strict=order.strict,
             simulated=None if order.simulated is None else Path(order.simulated),
             thresholds=thresholds,
-            thresholds_file=order.thresholds,
             expectation=expected,
             known={} if expected.gpus is None else known_gpus(Path(order.state)),
             confirmed=confirmed_faulty(Path(order.state)),

@@ -19,11 +19,9 @@ from sentinel.burnin.checks.required_readings import unread
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import find_plan
 from sentinel.burnin.report import judge_run
-from sentinel.burnin.resume import thresholds_of
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
-from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.client import connect
 from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
@@ -198,8 +196,8 @@ def _write_missing_reports(state: Path) -> None:
             continue
         with run.locked():
             try:
-                judged = judge_run(run, load_thresholds(thresholds_of(run)).node)
-            except (ConfigError, click.UsageError) as error:
+                judged = judge_run(run)
+            except ConfigError as error:
                 what = f"{run.path} was cut off, and cannot be judged: {error}"
                 click.echo(f"sentinel: warning: {what}", err=True)
                 continue

@@ -302,6 +302,7 @@ def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[s
     """Yield a line for each GPU and one for the node, with what did not pass."""
     error = report.driver_error
     notes = [f"other GPUs cannot be checked: {error}"] if error is not None else []
+    notes += filter(None, [report.thresholds.why_unproved])
     rows = [
         (f"GPU {gpu.counters.index}", gpu.status, list(_name_of(gpu)), gpu.checks)
         for gpu in report.gpus
@@ -358,7 +359,9 @@ def page(report: NodeReport, *, colour: bool, width: int = _WIDTH) -> Iterator[s
     if report.driver_error is not None:
         yield f"other GPUs cannot be checked: {printable(report.driver_error)}"
     about = [_counts(report), *filter(None, [count_unchecked(report.node)])]
-    text = "; ".join([*about, *unproved(report.node)])
+    text = "; ".join(
+        [*about, *filter(None, [report.thresholds.why_unproved]), *unproved(report.node)]
+    )
     yield _styled(report.status, f"{report.status.value}: {text}", colour=colour)
 
 

@@ -486,6 +486,8 @@ def _judge(
         thresholds = given or SharedThresholds()
         acceptance = collected.acceptance(thresholds)
         return judge_fleet(files, thresholds.fleet, expectation, acceptance)
-    thresholds = given or read_run_thresholds(fleet, files.run)
     expectation = expectation if expectation.text else read_run_expectation(fleet, files.run)
-    return judge_fleet(files, thresholds.fleet, expectation)
+    if given is None or given.hash == files.run.thresholds_hash:
+        own = given or read_run_thresholds(fleet, files.run)
+        return judge_fleet(files, own.fleet, expectation)
+    return judge_fleet(files, given.fleet, expectation, judged_again_by=given.fleet.origin)

@@ -10,10 +10,10 @@ import click
 
 from sentinel.burnin import manifest
 from sentinel.burnin.compare import compare, compare_lines
-from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.formats import FORMATS, stored_report
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.verdict import exit_code
+from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
@@ -36,6 +36,11 @@ from sentinel.supervisor.bootstrap import leave
 @click.option("--ocp", is_flag=True, help="OCP Test & Validation 2.0, a message a line.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--summary", is_flag=True, help="The verdicts in a JSON object of at most 4 KiB.")
+@click.option(
+    "--stored",
+    is_flag=True,
+    help="What the run's own report.json says, as text, junit, ocp, json or summary.",
+)
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
 @click.option("--verify", "check", is_flag=True, help="Check that the files are as at its end.")
 @click.option(
@@ -60,6 +65,7 @@ def command(
     check: bool,
     signers: Path | None,
     key: Path | None,
+    stored: bool,
     strict: bool,
     output: Path | None,
     limits: str | None,
@@ -67,7 +73,9 @@ def command(
     simulated: bool,
     **formats: bool,
 ) -> int:
-    """Print the report of a burn-in, judged again from what it recorded.
+    """Print the report of a burn-in, judged from what it recorded by the thresholds of the run.
+
+    Other thresholds make it a report that was judged again, which says so in each format.
 
     RUN is a folder or the name of a run in the state directory; without it, the newest run there.
     Daemons of several sockets share that directory, unless it was moved for one of them.
@@ -93,7 +101,14 @@ def command(
         return int(ExitCode.OK)
     if check:
         return _verify(folders[0], signers)
-    thresholds = load_thresholds(limits).node
+    if stored and (both or limits or form == "html"):
+        raise click.UsageError("--stored excludes --compare, --thresholds and --html")
+    thresholds = None if limits is None else load_thresholds(limits).node
+    if stored:
+        report = stored_report(RunFolder(path=folders[0]))
+        print_report(FORMATS[form](None, report), output, painted=form == "text")
+        sys.stdout.flush()
+        return int(exit_code(Verdict(report["verdict"]), strict=strict or bool(report["strict"])))
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     print_report(text, output, painted=form == "text" and not both)

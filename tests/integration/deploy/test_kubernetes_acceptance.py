@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
@@ -41,6 +42,7 @@ class Acceptance:
     """
 
     def __init__(self, host: SimulatedHost, workload: str, seconds: int = 2) -> None:
+        self.more: tuple[str, ...] = ()
         self.plan = host.folder / "plan.toml"
         phase = ("first", f"bad_workloads:{workload}", f"seconds = {seconds}")
         self.plan.write_text(plan_of("short", phase))
@@ -62,7 +64,7 @@ class Acceptance:
     def started(self, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start the script as the Job's container does."""
         script = DEPLOY / "acceptance" / "acceptance.sh"
-        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast", *more)
+        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast", *self.more, *more)
         return started_program("sh", script, *words, env=self.environment, cwd=ROOT)
 
     def run(self, code: int, *more: str) -> str:
@@ -95,6 +97,28 @@ def test_an_acceptance_leaves_the_verdict_of_each_gpu(
     assert "short" in output
     acceptance.run(code)
     assert acceptance.summary() == summary, "the verdict of a run that is over stands"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("again", ["", "complete"])
+def test_no_pod_ends_with_0_for_a_gpu_that_has_failed_by_the_limits_of_the_job(
+    again: str, simulated: SimulatedHost
+) -> None:
+    """The message was made by the default limits, and its exit code became that of the pod."""
+    acceptance = Acceptance(simulated, "checks_results")
+    limits = simulated.folder / "limits.toml"
+    always = f"spec = '{SPEC}'\n[common_thresholds.'load.memory_clock.fail'.LT]\nvalue = 9\n"
+    limits.write_text(always)
+    acceptance.more = ("--thresholds", str(limits))
+    acceptance.run(1)
+    if again:
+        limits.unlink()
+    else:
+        (acceptance.report / "report.json").unlink()
+    acceptance.run(1)
+    assert acceptance.summary()["verdict"] == "FAIL"
+    assert json.loads((acceptance.report / "report.json").read_text())["verdict"] == "FAIL"
 
 
 @pytest.mark.long
