@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from sentinel.api.access import Peer
 from sentinel.api.bodies import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
 from sentinel.api.counters import Counters
 from sentinel.api.event_streams import ChangeFeed, EventBuffer, LoggedEvent
+from sentinel.api.grants import Grants
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.history import History
 from sentinel.api.metrics_page import MetricsPage
@@ -39,9 +39,8 @@ from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
     Caller,
-    CancelAllocation,
     CancelBurnin,
-    CancelReservation,
+    CancelGrant,
     Command,
     Level,
     ReloadConfig,
@@ -108,8 +107,7 @@ class ApiContext:
         }
         self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
-        #: How many requests wait for the same reservation or allocation, by its id.
-        self.waiting: Counter[str] = Counter()
+        self.grants = Grants(self.views, self.supervisor, self.reservation_writer)
         self._watch = ProcessWatch(self._cancel)
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,12 +132,9 @@ class ApiContext:
 
     def _receive(self, message: SupervisorMessage | None) -> None:
         match message:
-            case HostView(reservations=reservations):
+            case HostView():
                 self.views.update(message)
-                # No client has been told of one with a lease.
-                self.reservation_writer.update(
-                    reservation for reservation in reservations if reservation.lease is None
-                )
+                self.grants.update()
                 self._watch.watch(_bound(message))
             case GpuView():
                 self.verified.update(message)
@@ -171,8 +166,11 @@ class ApiContext:
         self._on_end(error)
 
     def _cancel(self, bound: Bound) -> None:
-        command, id_ = bound
-        self.supervisor.post(command, by=THIS_PROCESS, id=id_)
+        kind, id_ = bound
+        if kind is None:
+            self.supervisor.post(CancelBurnin, by=THIS_PROCESS, id=id_)
+        else:
+            self.supervisor.post(CancelGrant, by=THIS_PROCESS, kind=kind, id=id_)
 
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
@@ -185,17 +183,10 @@ class ApiContext:
 def _bound(host: HostView) -> dict[Bound, Caller]:
     """List what ends with a process."""
     bound: dict[Bound, Caller] = {
-        (CancelReservation, reservation.id): reservation.by
-        for reservation in host.reservations
-        if reservation.bound
-    }
-    bound |= {
-        (CancelAllocation, allocation.id): allocation.by
-        for allocation in host.allocations
-        if allocation.by.started is not None
+        (grant.kind, grant.id): grant.by for grant in host.grants if grant.bound
     }
     if host.burnin is not None and host.burnin.bound:
-        bound[CancelBurnin, host.burnin.id] = host.burnin.by
+        bound[None, host.burnin.id] = host.burnin.by
     return bound
 
 

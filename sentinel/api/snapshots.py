@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
@@ -13,8 +14,8 @@ from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
-    Allocation,
     GpuView,
+    Grant,
     HostView,
     Phase,
     Reservation,
@@ -24,6 +25,8 @@ from sentinel.protocol.views import (
     View,
 )
 from sentinel.units import format_duration, format_indices, format_size
+
+T = TypeVar("T", bound=Grant)
 
 #: The maximum age of a healthy supervisor's views: it sends all of them once a second.
 MAX_AGE_S = 5.0
@@ -95,21 +98,14 @@ class Views:
         """The requests that wait for GPUs, in the order of the queue."""
         return tuple(request for request in self.host.reservations if not request.gpus)
 
-    def reservation(self, id_: str) -> Reservation | None:
-        """Find a reservation, or a request for one, by its id."""
-        return next(
-            (reservation for reservation in self.host.reservations if reservation.id == id_), None
-        )
+    def grant(self, kind: type[T], id_: str) -> T | None:
+        """Find a reservation, a request for one, or an allocation by its id."""
+        grants = (grant for grant in self.host.grants if isinstance(grant, kind))
+        return next((grant for grant in grants if grant.id == id_), None)
 
     def session(self, name: str) -> Session | None:
         """Find a session by its name."""
         return next((session for session in self.sessions if session.name == name), None)
-
-    def allocation(self, id_: str) -> Allocation | None:
-        """Find an allocation by its id."""
-        return next(
-            (allocation for allocation in self.host.allocations if allocation.id == id_), None
-        )
 
     def gpu(self, uuid: str) -> GpuView | None:
         """Find the last view of a GPU."""

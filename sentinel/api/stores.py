@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -54,9 +53,9 @@ class StoreWriter(Generic[T]):
         self._path = folder / file.name
         self._id_of = attrgetter(file.key)
         self._report_warning = report_warning
-        self._current: dict[str, T] | None = None
-        self._added: list[T] = []
-        #: By id.
+        #: By id; None before the first update.
+        self._wanted: dict[str, T] | None = None
+        #: By id, as before.
         self._written: dict[str, T] | None = None
         self._failed: _Failure[T] | None = None
         #: How often a write was requested to test the disk, and how often one was tried.
@@ -66,27 +65,9 @@ class StoreWriter(Generic[T]):
     def update(self, current: Iterable[T]) -> None:
         """Set what to write."""
         wanted = {self._id_of(item): item for item in current}
-        if wanted != self._current:
-            self._current = wanted
+        if wanted != self._wanted:
+            self._wanted = wanted
             self._broadcast.wake()
-
-    @contextmanager
-    def adding(self, item: T) -> Iterator[None]:
-        """Write an item besides during the block, before the supervisor has it."""
-        self._added.append(item)
-        self._broadcast.wake()
-        try:
-            yield
-        finally:
-            self._added.remove(item)
-            self._broadcast.wake()
-
-    @property
-    def _wanted(self) -> dict[str, T] | None:
-        """What the file should have now, by id; None before the first update."""
-        if self._current is None:
-            return None
-        return self._current | {self._id_of(item): item for item in self._added}
 
     async def test_disk(self, otherwise: str) -> None:
         """Write the file as it is, to find out whether a change of it could be written.

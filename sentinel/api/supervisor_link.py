@@ -20,6 +20,7 @@ from sentinel.protocol.commands import (
     Caller,
     Command,
     CommandReply,
+    GrantKind,
     Refusal,
     ReloadConfig,
 )
@@ -95,6 +96,34 @@ class SupervisorLink:
         else:
             self._loop.remove_writer(self._stream.channel)
 
+    def submit(
+        self,
+        on_reply: Callable[[CommandReply], None] | None,
+        command: Callable[..., Command],
+        **fields: Any,
+    ) -> int:
+        """Send a command now, and return its number.
+
+        Args:
+            on_reply: Called with the reply.
+            command: The command's class.
+            fields: The command's fields.
+
+        Raises:
+            ProblemError: The channel is full or closed, or the command is too large.
+        """
+        number = next(self._numbers)
+        try:
+            sent = self._open and self.send(command(number=number, **fields))
+        except WireError as error:
+            raise ProblemError(Code.TOO_LARGE, f"The request is too large: {error}") from None
+        if not sent:
+            detail = "The daemon does not accept commands at present."
+            raise ProblemError(Code.UNAVAILABLE, detail)
+        if on_reply is not None:
+            self._callbacks[number] = on_reply
+        return number
+
     async def request(
         self,
         command: Callable[..., Command],
@@ -112,22 +141,15 @@ class SupervisorLink:
         Raises:
             ProblemError: There is no reply within REPLY_TIMEOUT_S, or the channel is full.
         """
-        number = next(self._numbers)
+        number = self.submit(on_reply, command, **fields)
         reply: asyncio.Future[CommandReply] = self._loop.create_future()
         self._waiting[number] = reply
         try:
-            if not self._open or not self.send(command(number=number, **fields)):
-                detail = "The daemon does not accept commands at present."
-                raise ProblemError(Code.UNAVAILABLE, detail)
-            if on_reply is not None:
-                self._callbacks[number] = on_reply
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 return await reply
         except TimeoutError:
             detail = f"The daemon did not answer within {REPLY_TIMEOUT_S:g} s."
             raise ProblemError(Code.UNAVAILABLE, detail) from None
-        except WireError as error:
-            raise ProblemError(Code.TOO_LARGE, f"The request is too large: {error}") from None
         finally:
             del self._waiting[number]
 
@@ -220,8 +242,8 @@ class Broadcast:
                 await event.wait()
 
 
-#: The command that ends what is bound to a process, and its id.
-Bound = tuple[Callable[..., Command], str]
+#: What is bound to a process: the kind of a grant, or None for the burn-in; and its id.
+Bound = tuple[GrantKind | None, str]
 
 
 def is_alive(holder: Caller) -> bool:

@@ -197,9 +197,18 @@ class ApiSpec:
 
 # --- commands, from the API -------------------------------------------------------------------
 
-#: What a client asks for is granted for so long at first, in seconds. The API process renews this
-#: lease while the client waits, and ends it when the answer is stored.
+#: A client is granted what it asks for under a lease of so many seconds. The API process renews the
+#: lease while the client waits, and ends it just before the response.
 LEASE_S = 30.0
+
+
+class GrantKind(StrEnum):
+    """What a client can be granted until it ends it."""
+
+    RESERVATION = "reservation"
+    """GPUs that are kept free, or a place in the queue for them."""
+    ALLOCATION = "allocation"
+    """Memory of a GPU beside a stressor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,19 +257,19 @@ class Reserve(_Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Extend(_Command):
-    """Extend the lease of a reservation, of a request for one, or of an allocation."""
+    """Extend the lease of a grant, or of a request in the queue."""
 
+    kind: GrantKind
     id: str
-    #: Whether the id is that of an allocation.
-    allocation: bool = False
-    #: Its answer is stored: it lasts as long as the client has asked for. Otherwise LEASE_S more.
+    #: Its client has the answer: it lasts as long as that has asked for. Otherwise LEASE_S more.
     kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class CancelReservation(_Command):
-    """End a reservation, or take a request out of the queue."""
+class CancelGrant(_Command):
+    """End a grant, or take a request out of the queue."""
 
+    kind: GrantKind
     id: str
 
 
@@ -276,13 +285,6 @@ class Allocate(_Command):
     gpu: str
     #: Bytes.
     size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CancelAllocation(_Command):
-    """End the allocation with this id."""
-
-    id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,10 +366,9 @@ Command = (
     PauseGpus
     | ResumeGpus
     | Reserve
-    | Extend
-    | CancelReservation
     | Allocate
-    | CancelAllocation
+    | Extend
+    | CancelGrant
     | Configure
     | StartSession
     | EndSession

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from sentinel.protocol.commands import Caller, Given
+from sentinel.protocol.commands import Caller, Given, GrantKind
 from sentinel.protocol.gpu import GpuProcess, Telemetry
 
 
@@ -31,10 +31,23 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reservation:
+class _Grant:
+    """What every grant has."""
+
+    kind: ClassVar[GrantKind]
+    id: str
+    by: Caller
+    #: When it was granted; while it waits in the queue, when it entered that.
+    since: float
+    #: When it ends unless it is extended; None once its client has the answer.
+    lease: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation(_Grant):
     """GPUs kept free for a user, or a request that waits for them."""
 
-    id: str
+    kind = GrantKind.RESERVATION
     #: UUIDs; empty while it waits.
     gpus: tuple[str, ...] = ()
     #: The GPUs that the client has named; empty for any.
@@ -42,16 +55,38 @@ class Reservation:
     #: How many GPUs.
     count: int
     reason: str
-    by: Caller
-    #: When it was granted; while it waits, when it entered the queue.
-    since: float
-    #: How long it lasts from then on, and when it ends; None without a limit.
+    #: How long it lasts from ``since`` on, and when it ends; None without a limit.
     seconds: float | None = None
     until: float | None = None
     #: Whether it ends with the process ``by``.
     bound: bool = False
-    #: When it ends unless it is extended; None once its answer is stored.
-    lease: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation(_Grant):
+    """GPU memory granted to a process and its children."""
+
+    kind = GrantKind.ALLOCATION
+    gpu: str
+    size: int
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPU."""
+        return (self.gpu,)
+
+    @property
+    def until(self) -> float | None:
+        """None: it has no time limit."""
+        return None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it ends with the process ``by``; one that is not visible has to end it."""
+        return self.by.started is not None
+
+
+Grant = Reservation | Allocation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,21 +117,6 @@ class SessionsView:
     """All sessions, in the order in which they were started."""
 
     sessions: tuple[Session, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """GPU memory granted to a process and its children."""
-
-    id: str
-    gpu: str
-    size: int
-    #: The process; if it is not visible (``started`` is None), the allocation lasts until it is
-    #: returned.
-    by: Caller
-    since: float
-    #: When it ends unless it is extended; None once it is complete.
-    lease: float | None = None
 
 
 class GpuHealth(StrEnum):
@@ -248,6 +268,11 @@ class HostView:
     #: How many GPUs the node must have; None if that is not declared.
     expected_gpus: int | None = None
     ending: str | None = None
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """All reservations and allocations."""
+        return (*self.reservations, *self.allocations)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,13 +26,13 @@ from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiMessage,
     ApiSpec,
-    CancelAllocation,
-    CancelReservation,
+    CancelGrant,
     Command,
     CommandReply,
     Configure,
     EndSession,
     Extend,
+    GrantKind,
     PauseGpus,
     Refusal,
     Reserve,
@@ -102,8 +102,8 @@ class FakeSupervisor:
     stops_reading: bool = False
     sends_no_replies: bool = False
     sends_no_views: bool = False
-    #: Commands of these types get no reply.
-    unanswered: tuple[type[Command], ...] = ()
+    #: Whether a command is left as it is, without a reply.
+    ignores: Callable[[Command], bool] = lambda _: False
     #: Replies are sent after this.
     replies_after: threading.Event | None = None
     #: The reason by which every Configure is rejected.
@@ -171,7 +171,7 @@ class FakeSupervisor:
                 self.phase = Phase.RELEASED if command.release else self.phase
                 for uuid in gpus:
                     self.stop_stressor(uuid, "PAUSED")
-            case Reserve() | Extend() | CancelReservation() | Allocate() | CancelAllocation():
+            case Reserve() | Allocate() | Extend() | CancelGrant():
                 return self.change_records(command)
             case StartSession() | EndSession():
                 return self.change_sessions(command)
@@ -206,10 +206,8 @@ class FakeSupervisor:
                 return self.reserve(command)
             case Allocate():
                 return self.allocate(command)
-            case Extend(allocation=True) | CancelAllocation():
-                return self.settle_allocation(command)
-            case Extend() | CancelReservation():
-                return self.settle_reservation(command)
+            case Extend() | CancelGrant():
+                return self.settle(command)
         raise AssertionError(command)
 
     def reserve(self, command: Reserve) -> CommandReply:
@@ -293,28 +291,22 @@ class FakeSupervisor:
             self.stop_stressor(command.gpu, "ENABLED")
         return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
 
-    def settle_allocation(self, command: Extend | CancelAllocation) -> CommandReply:
-        given = self.allocations.pop(command.id, None)
+    def settle(self, command: Extend | CancelGrant) -> CommandReply:
+        """Extend, keep or end a grant."""
+        grants: dict[str, Any] = (
+            self.allocations if command.kind is GrantKind.ALLOCATION else self.reservations
+        )
+        given = grants.get(command.id)
         if given is None:
-            return self.refuse(command, Refusal.NOT_FOUND, f"there is no allocation {command.id!r}")
-        if isinstance(command, Extend):
-            lease = None if command.kept else given.lease
-            self.allocations[command.id] = replace(given, lease=lease)
-        return CommandReply(number=command.number, text="settled", gpus=(given.gpu,))
-
-    def settle_reservation(self, command: Extend | CancelReservation) -> CommandReply:
-        held = self.reservations.get(command.id)
-        if held is None:
-            return self.refuse(
-                command, Refusal.NOT_FOUND, f"there is no reservation {command.id!r}"
-            )
-        if isinstance(command, CancelReservation):
-            del self.reservations[command.id]
-            text = "ended" if held.gpus else "the GPUs are reserved; place 1"
-            return CommandReply(number=command.number, text=text, gpus=held.gpus)
-        lease = None if command.kept else held.lease
-        self.reservations[command.id] = replace(held, lease=lease)
-        return CommandReply(number=command.number, text="extended", gpus=held.gpus)
+            text = f"there is no {command.kind} {command.id!r}"
+            return self.refuse(command, Refusal.NOT_FOUND, text)
+        text = "ended" if given.gpus else "the GPUs are reserved; place 1"
+        if isinstance(command, CancelGrant):
+            del grants[command.id]
+        else:
+            text = "extended"
+            grants[command.id] = replace(given, lease=None if command.kept else given.lease)
+        return CommandReply(number=command.number, text=text, gpus=given.gpus)
 
 
 class ApiServer:
@@ -496,9 +488,7 @@ class ApiServer:
                 self.failed.append(message)
             case _:
                 self.commands.append(message)
-                if self.supervisor.sends_no_replies or isinstance(
-                    message, self.supervisor.unanswered
-                ):
+                if self.supervisor.sends_no_replies or self.supervisor.ignores(message):
                     return
                 answer = self.supervisor.reply_to(message)
                 if self.supervisor.replies_after is not None:

@@ -33,7 +33,7 @@ from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import GpuView
+from sentinel.protocol.views import Allocation, GpuView
 
 #: The shortest span to search: not every second has a reading.
 _MIN_SPAN_S = 60
@@ -222,7 +222,7 @@ async def allocate(
 ) -> Data[MemoryAllocated]:
     """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
     gpu = context.views.one(str(body.gpu_id)).uuid
-    if context.views.allocation(body.allocation_id) is not None:  # a POST is no PUT
+    if context.views.grant(Allocation, body.allocation_id) is not None:  # a POST is no PUT
         what = f"There is an allocation {body.allocation_id!r}."
         raise ProblemError(Code.CONFLICT, what)
     size = max(1, round(body.required_mb * compat_schemas.MB))
@@ -243,7 +243,8 @@ async def deallocate(
 ) -> Data[MemoryDeallocated]:
     """End an allocation."""
     id_ = body.allocation_id
-    reply = await context.supervisor.execute(commands.CancelAllocation, by=by, id=id_)
+    kind = commands.GrantKind.ALLOCATION
+    reply = await context.supervisor.execute(commands.CancelGrant, by=by, kind=kind, id=id_)
     available = sum(_available(context, gpu) for gpu in reply.gpus)
     return Data(data=MemoryDeallocated(allocation_id=id_, available_mb=available))
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
@@ -30,7 +24,7 @@ from sentinel.api.context import (
     problems,
 )
 from sentinel.api.snapshots import gpus_free, memory_free
-from sentinel.api.supervisor_link import check_accepted, is_alive
+from sentinel.api.supervisor_link import is_alive
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat, read_status
 from sentinel.protocol.api_types import (
@@ -41,14 +35,10 @@ from sentinel.protocol.api_types import (
     Reservations,
 )
 from sentinel.protocol.commands import (
-    LEASE_S,
     Allocate,
     Caller,
-    CancelAllocation,
-    CancelReservation,
-    CommandReply,
-    Extend,
-    Refusal,
+    CancelGrant,
+    GrantKind,
     Reserve,
 )
 from sentinel.protocol.problem import Code
@@ -58,8 +48,6 @@ reservations = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 allocations = APIRouter(prefix="/v1/allocations", tags=["allocations"])
 ROUTERS = (reservations, allocations)
 
-#: How often the lease of what a client waits for is renewed.
-_RENEW_EVERY_S = LEASE_S / 3
 #: The time for a new API process to receive the state.
 _READY_TIMEOUT_S = 5.0
 
@@ -104,15 +92,14 @@ async def cancel_reservation(
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
     over = f"Reservation {id_} is over, but another daemon would restore it"
-    return await end_stored(
-        context, context.reservation_writer, over, CancelReservation, by=by, id=id_
-    )
+    kind, writer = GrantKind.RESERVATION, context.reservation_writer
+    return await end_stored(context, writer, over, CancelGrant, by=by, kind=kind, id=id_)
 
 
 async def _reserve(
     context: ApiContext, by: Caller, id_: str, body: ReservationRequest
 ) -> Reservation:
-    """Request a reservation, wait for its GPUs, store the answer, and end the lease."""
+    """Request a reservation, and wait until its GPUs are free."""
     deadline = time.monotonic() + body.wait_s
     views, writer = context.views, context.reservation_writer
     # A client returns at once when its API process has been replaced.
@@ -132,19 +119,12 @@ async def _reserve(
         bound=body.bound,
         wait=body.wait_s > 0,
     )
-    await _accepted(context, by, id_, CancelReservation, asking)
-    known = views.reservation(id_)
-    if known is not None and known.lease is None:  # its answer was lost
-        await writer.wait_written("The reservation is not stored")
-        return known
-    with ExitStack() as stored:
-        async with provisional(context, by, id_, CancelReservation):
-            held = await _granted(context, by, id_, deadline)
-            await gpus_free(views, held.gpus, deadline)
-            held = replace(held, lease=None)
-            stored.enter_context(writer.adding(held))
-            await writer.wait_written("Nothing is reserved")
-    return held
+
+    async def complete() -> None:
+        held = await _granted(context, by, id_, deadline)
+        await gpus_free(views, held.gpus, deadline)
+
+    return await context.grants.obtain(Reservation, id_, by, asking, complete)
 
 
 async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -> Reservation:
@@ -156,16 +136,18 @@ async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -
     views = context.views
 
     def is_settled() -> bool:
-        request = views.reservation(id_)
+        request = views.grant(Reservation, id_)
         return request is None or bool(request.gpus)
 
     if not await views.until(is_settled, deadline):
-        if context.waiting[_key(CancelReservation, id_)] > 1:
+        if context.grants.waiting[GrantKind.RESERVATION, id_] > 1:
             why = "The GPUs were not available in time; another connection still waits for them."
             raise ProblemError(Code.CONFLICT, why)
-        left = await context.supervisor.request(CancelReservation, by=by, id=id_)
+        left = await context.supervisor.request(
+            CancelGrant, by=by, kind=GrantKind.RESERVATION, id=id_
+        )
         raise ProblemError(Code.CONFLICT, left.text)
-    granted = views.reservation(id_)
+    granted = views.grant(Reservation, id_)
     if granted is None:
         raise ProblemError(Code.CONFLICT, "The request was ended while it waited.")
     return granted
@@ -241,7 +223,7 @@ async def cancel_allocation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
     """End an allocation."""
-    return await context.run_command(CancelAllocation, by=by, id=id_)
+    return await context.run_command(CancelGrant, by=by, kind=GrantKind.ALLOCATION, id=id_)
 
 
 async def allocate_memory(
@@ -262,15 +244,11 @@ async def allocate_memory(
     """
     deadline = time.monotonic() + wait_s
     asking = context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
-    await _accepted(context, by, id_, CancelAllocation, asking)
-    known = context.views.allocation(id_)
-    if known is None or known.lease is not None:
-        async with provisional(context, by, id_, CancelAllocation):
-            await memory_free(context.views, gpu, time.monotonic(), deadline)
-        known = context.views.allocation(id_)
-    if known is None:
-        raise ProblemError(Code.CONFLICT, "The allocation was ended at once.")
-    return known
+
+    async def complete() -> None:
+        await memory_free(context.views, gpu, time.monotonic(), deadline)
+
+    return await context.grants.obtain(Allocation, id_, by, asking, complete)
 
 
 def resolve_holder(by: Caller, pid: int | None) -> Caller:
@@ -327,105 +305,3 @@ def _uid_of(pid: int) -> int | None:
     """Read the real user of a process; its folder in /proc may belong to root."""
     uids = read_status(pid, "Uid")
     return int(uids[0]) if uids else None
-
-
-# --- leases -----------------------------------------------------------------------------------
-
-
-async def _accepted(
-    context: ApiContext,
-    by: Caller,
-    id_: str,
-    undo: type[CancelReservation | CancelAllocation],
-    asking: Coroutine[Any, Any, CommandReply],
-) -> None:
-    """Await the reply to a request; undo it if the client disconnects before the reply.
-
-    Raises:
-        ProblemError: It was refused, or there is no reply.
-    """
-    reply = asyncio.create_task(asking)
-    # Another connection for the same may end meanwhile, which undoes nothing then.
-    with _counted(context, _key(undo, id_)):
-        try:
-            await asyncio.shield(reply)
-        except asyncio.CancelledError as error:
-            await reply  # the supervisor has the request, and the views come before its reply
-            end = error
-        else:
-            return
-    async with provisional(context, by, id_, undo):
-        raise end
-
-
-@asynccontextmanager
-async def provisional(
-    context: ApiContext, by: Caller, id_: str, undo: type[CancelReservation | CancelAllocation]
-) -> AsyncIterator[None]:
-    """Renew the lease of what a client has asked for during the block, and end the lease after it.
-
-    If the block fails, it is undone, unless the same was asked for again: the connection may be one
-    that the client has lost and replaced. If this process ends meanwhile, so does the lease.
-
-    Args:
-        context: The shared state.
-        by: The caller.
-        id_: The id of a reservation or an allocation.
-        undo: The command that ends it.
-
-    Raises:
-        ProblemError: It was ended meanwhile, or there is no reply.
-    """
-    is_allocation = undo is CancelAllocation
-    find = context.views.allocation if is_allocation else context.views.reservation
-    extend = partial(Extend, by=by, id=id_, allocation=is_allocation)
-    renewing = asyncio.create_task(_renew(context, extend))
-    key, completes = _key(undo, id_), False
-    with _counted(context, key):
-        try:
-            yield
-            completes = True
-            _check_kept(await context.supervisor.request(extend, kept=True), undo)
-        except BaseException:
-            known = find(id_)
-            is_given = known is not None and known.lease is None and not completes
-            if known is not None and context.waiting[key] == 1 and not is_given:
-                context.supervisor.post(undo, by=by, id=id_)
-            raise
-        finally:
-            renewing.cancel()
-
-
-@contextmanager
-def _counted(context: ApiContext, key: str) -> Iterator[None]:
-    """Count a connection that waits for a reservation or an allocation."""
-    context.waiting[key] += 1
-    try:
-        yield
-    finally:
-        context.waiting[key] -= 1
-        context.waiting += Counter()  # without those that are zero
-
-
-def _key(undo: type[CancelReservation | CancelAllocation], id_: str) -> str:
-    """Return the key of a reservation or an allocation among those that requests wait for."""
-    return f"{undo.__name__} {id_}"
-
-
-def _check_kept(reply: CommandReply, undo: type[CancelReservation | CancelAllocation]) -> None:
-    """Check that there was still something to keep.
-
-    Raises:
-        ProblemError: It was ended meanwhile, or the daemon is ending.
-    """
-    if reply.refused is Refusal.NOT_FOUND:
-        what = "allocation" if undo is CancelAllocation else "reservation"
-        raise ProblemError(Code.CONFLICT, f"The {what} was ended before it was complete.")
-    check_accepted(reply)
-
-
-async def _renew(context: ApiContext, extend: Callable[..., Extend]) -> None:
-    """Renew a lease until this is cancelled."""
-    while True:
-        await asyncio.sleep(_RENEW_EVERY_S)
-        context.supervisor.post(extend)

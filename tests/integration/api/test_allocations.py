@@ -15,7 +15,7 @@ from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.reservations import resolve_holder
 from sentinel.host.lookups import look_up
 from sentinel.host.procfs import own_stat
-from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Extend
+from sentinel.protocol.commands import Allocate, Caller, CancelGrant, Extend
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
@@ -80,7 +80,7 @@ def test_an_unavailable_amount_is_refused_without_side_effects(api: ApiServer) -
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
         refused = allocate(api, name, size)
         check_problem(refused, 409, "conflict", "can be allocated")
-    assert not [order for order in api.commands if isinstance(order, CancelAllocation)]
+    assert not [order for order in api.commands if isinstance(order, CancelGrant)]
     assert set(api.supervisor.allocations) == {"llm"}
 
 
@@ -105,7 +105,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
     late = allocate(api, wait_s=0.3)
     check_problem(late, 504, "timeout", why)
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.allocations
 
 
@@ -181,7 +181,7 @@ def test_an_allocation_ends_with_its_process(api: ApiServer) -> None:
         process.kill()
     api.wait_for(lambda: not api.supervisor.allocations)
     order = api.commands[-1]
-    assert isinstance(order, CancelAllocation)
+    assert isinstance(order, CancelGrant)
     assert (order.id, order.by.via) == ("llm", "sentinel")
 
 
@@ -227,7 +227,7 @@ def test_a_reused_name_is_watched_again(api: ApiServer) -> None:
 
 def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
     """Request memory, and disconnect while a command of these types has no reply."""
-    api.set(unanswered=deaf)
+    api.set(ignores=lambda command: isinstance(command, deaf))
     client = send(api, "PUT", "/v1/allocations/llm", {"size": GIB, "pid": os.getpid()})
     api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], deaf))
     client.close()
@@ -235,7 +235,7 @@ def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
 
 def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(api: ApiServer) -> None:
     leave(api, (Extend,))
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.allocations
 
 

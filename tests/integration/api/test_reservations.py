@@ -20,7 +20,7 @@ import pytest
 
 from sentinel.host.procfs import own_stat
 from sentinel.host.timed_file import RESERVATIONS, Clocks
-from sentinel.protocol.commands import Caller, CancelReservation, Extend, Reserve
+from sentinel.protocol.commands import Caller, CancelGrant, Command, Extend, Reserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import (
     UUIDS,
@@ -186,10 +186,10 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
         api.commands.clear()
         again = reserve(api, **wish)
         assert (again.status, again.body) == (200, first.body)
-        assert not any(isinstance(command, Extend | CancelReservation) for command in api.commands)
+        assert not any(isinstance(command, Extend | CancelGrant) for command in api.commands)
         for other in ({"count": 2}, {"reason": "another"}):
             assert reserve(api, **{**wish, **other}).status == 409, other
-        assert not any(isinstance(command, CancelReservation) for command in api.commands), (
+        assert not any(isinstance(command, CancelGrant) for command in api.commands), (
             "it is another's"
         )
 
@@ -198,7 +198,7 @@ def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> N
     api.set(keeps_memory=True)
     late = reserve(api, gpus=["1"], wait_s=0.1)
     check_problem(late, 504, "timeout", "GPU 1")
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.reservations
 
 
@@ -222,7 +222,7 @@ def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
         supervisor.keeps_memory = True
     late = reserve(api, gpus=["1"], wait_s=0.1)
     check_problem(late, 504, "timeout", "GPU 1", why)
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
     assert reserve(api, gpus=["1"]).status == 200
@@ -239,23 +239,53 @@ def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiSer
     client = send(api, "PUT", PATH, {"count": 1})
     api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.reservations
 
 
-def test_a_lease_ends_once_the_answer_is_stored(api: ApiServer) -> None:
-    api.set(unanswered=(Extend,))
+def test_an_api_process_that_is_killed_before_the_answer_leaves_nothing_to_restore(
+    tmp_path: Path,
+) -> None:
+    """A reservation that is restored without a lease would last although no client knows it."""
+    with ApiServer(tmp_path) as api:
+        api.set(ignores=lambda command: isinstance(command, Extend))
+        lost = send(api, "PUT", PATH, {"count": 1})
+        api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], Extend))
+        api.kill()
+        lost.close()
+        assert on_disk(api) == []
+        (reserved,) = api.supervisor.reservations.values()
+        assert reserved.lease is not None
+        api.supervisor.ignores = lambda _: False
+        api.start()
+        again = reserve(api, count=1, id=reserved.id)
+        assert (again.status, on_disk(api)) == (200, [reserved.id])
+
+
+def test_a_client_is_answered_once_its_reservation_is_stored(api: ApiServer) -> None:
+    """Then neither the death of the API process nor that of the supervisor ends it."""
+
+    def ends_a_lease(command: Command) -> bool:
+        return isinstance(command, Extend) and command.kept
+
+    api.set(ignores=ends_a_lease)
+    made = reserve(api, count=1)
+    assert made.status == 200
+    assert on_disk(api) == [made.body["id"]]
+    assert any(map(ends_a_lease, api.commands)), "it is on its way before the response"
+    api.set(phase=api.supervisor.phase)  # views in which it has its lease
+    assert reserve(api, gpus=["1"]).status == 200
+    assert on_disk(api)[0] == made.body["id"]
+
+
+def test_a_client_that_disconnects_before_its_answer_gets_no_reservation(api: ApiServer) -> None:
+    api.set(ignores=lambda command: isinstance(command, Extend))
     client = send(api, "PUT", PATH, {"count": 1})
-    api.wait_for(lambda: len(api.commands) == 2)
-    reserved, extended = api.commands
-    assert isinstance(reserved, Reserve)
-    assert isinstance(extended, Extend)
-    assert (extended.id, extended.kept) == (reserved.id, True)
-    assert on_disk(api) == [reserved.id]
-    client.close()  # before the client received the reply
-    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+    api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], Extend))
+    client.close()
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.reservations
-    eventually(lambda: on_disk(api) == [])
+    assert on_disk(api) == []
 
 
 @pytest.mark.long  # two renewals take 20 s
@@ -281,7 +311,7 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(tmp_path
             supervisor.free_memory()
         api.wait_for(lambda: any("cannot be written" in warning.text for warning in api.warnings))
         client.close()
-        api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+        api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
         assert not api.supervisor.reservations
 
 
@@ -320,7 +350,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
         time.sleep(0.5)  # views arrive meanwhile
         assert made["id"] in api.supervisor.reservations
         holder.kill()
-        api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
+        api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
         assert not api.supervisor.reservations
     assert api.commands[-1].by.via == "sentinel"
 
@@ -341,7 +371,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         api.start()
         api.wait_for(lambda: len(api.supervisor.reservations) == 1)
         # The report is repeated until it takes effect, so several are possible on a busy host.
-        assert {order.id for order in api.commands if isinstance(order, CancelReservation)} == {
+        assert {order.id for order in api.commands if isinstance(order, CancelGrant)} == {
             "gone",
             "booted",
         }

@@ -22,7 +22,7 @@ from sentinel.client.hold import private_sentinel
 from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Configure
+from sentinel.protocol.commands import Allocate, Caller, CancelGrant, Configure
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
@@ -308,12 +308,10 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [allocation.id for allocation in monitor.client.allocations()] == ["llm"]
-    assert [
-        type(order) for order in api.commands if type(order) in {Allocate, CancelAllocation}
-    ] == [
+    assert [type(order) for order in api.commands if type(order) in {Allocate, CancelGrant}] == [
         Allocate,
         Allocate,
-        CancelAllocation,
+        CancelGrant,
     ]
     with monitor.allocation("llm", f"{2**20}B"):
         monitor.cancel_allocation("llm")  # the end of the block is no error then

@@ -29,10 +29,9 @@ from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiSpec,
     Caller,
-    CancelReservation,
-    Command,
     CommandReply,
     Configure,
+    PauseGpus,
     Refusal,
     ServiceWarning,
 )
@@ -286,7 +285,7 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
         by = Caller(via="sentinel")
         async with linked() as (channel, theirs):
             with pytest.raises(ProblemError, match="did not answer"):
-                await channel.request(CancelReservation, found.put_nowait, by=by, id="a")
+                await channel.request(PauseGpus, found.put_nowait, by=by)
             theirs.send(CommandReply(number=1, text="late"))
             return [await found.get()]
 
@@ -295,20 +294,20 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
 
 
 def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
-    async def scene() -> list[Command]:
-        found: list[Command] = []
+    async def scene() -> list[PauseGpus]:
+        found: list[PauseGpus] = []
         async with linked() as (channel, theirs):
             while channel.send(ApiHeartbeat()):
                 pass
-            channel.post(CancelReservation, by=Caller(via="sentinel"), id="a")
-            channel.post(CancelReservation, by=Caller(via="sentinel"), id="b")
+            channel.post(PauseGpus, by=Caller(via="sentinel"), gpus=("a",))
+            channel.post(PauseGpus, by=Caller(via="sentinel"), gpus=("b",))
             while len(found) < 2:
-                messages = heard(theirs, (ApiHeartbeat, CancelReservation))
-                found += [m for m in messages if isinstance(m, CancelReservation)]
+                messages = heard(theirs, (ApiHeartbeat, PauseGpus))
+                found += [m for m in messages if isinstance(m, PauseGpus)]
                 await asyncio.sleep(0)
         return found
 
-    assert [order.id for order in asyncio.run(scene())] == ["a", "b"]  # type: ignore[union-attr]
+    assert [order.gpus for order in asyncio.run(scene())] == [("a",), ("b",)]
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from sentinel.protocol.commands import (
     LEASE_S,
     Allocate,
     Caller,
-    CancelAllocation,
+    CancelGrant,
     Extend,
+    GrantKind,
     Level,
     Refusal,
     Reserve,
@@ -33,6 +34,7 @@ from sentinel.protocol.views import Allocation
 from tests.harness.core_scenarios import attributed, reply_to, served
 from tests.harness.world import GIB, World
 
+ALLOCATION = GrantKind.ALLOCATION
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)
 CALM = Config(rearm=1.0)
@@ -53,7 +55,7 @@ def send(world: World, command: type, **given: object) -> Refusal | None:
 def allocate(world: World, size: int = 40 * GIB, **more: object) -> None:
     fields = {"id": "llm", "gpu": "GPU-0", "size": size, **more}
     assert send(world, Allocate, **fields) is None
-    kept = {"id": "llm", "allocation": True, "kept": True, "by": more.get("by", ME)}
+    kept = {"id": "llm", "kind": ALLOCATION, "kept": True, "by": more.get("by", ME)}
     assert send(world, Extend, **kept) is None
 
 
@@ -79,7 +81,7 @@ def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() 
     world = beside_an_allocation()
     world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
     world.run_for(2)
-    assert send(world, CancelAllocation, id="llm") is None
+    assert send(world, CancelGrant, kind=ALLOCATION, id="llm") is None
     view = world.api.views["GPU-0"]
     assert view.occupancy == "BUSY"
     assert [one.pid for one in view.processes] == [5000]
@@ -99,7 +101,7 @@ def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> No
     allocate(world)
     world.run_for(2.5)
     starts = len(world.spawner.started)
-    assert send(world, CancelAllocation, id="llm") is None
+    assert send(world, CancelGrant, kind=ALLOCATION, id="llm") is None
     world.run_for(5)
     assert len(world.spawner.started) == starts
 
@@ -271,12 +273,12 @@ def test_an_allocation_ends_with_its_lease_unless_it_was_complete() -> None:
     world.run_for(LEASE_S - 1.0)
     assert send(world, Allocate, **wish) is None, "the same again has a new lease"
     world.run_for(LEASE_S - 1.0)
-    assert send(world, Extend, id="two", allocation=True) is None
+    assert send(world, Extend, id="two", kind=ALLOCATION) is None
     world.run_for(LEASE_S - 1.0)
     assert set(world.gpu_state().allocations) == {"llm", "two"}
     world.run_for(2.0)
     assert set(world.gpu_state().allocations) == {"llm"}
-    assert send(world, Extend, id="two", allocation=True) is Refusal.NOT_FOUND
+    assert send(world, Extend, id="two", kind=ALLOCATION) is Refusal.NOT_FOUND
 
 
 @pytest.mark.parametrize("by", [ME, Caller(via="tcp")], ids=["seen", "unseen"])
@@ -291,7 +293,7 @@ def test_the_stressor_is_released_where_allocated_processes_are_indistinguishabl
     world.run_for(30.0)
     stays = isinstance(world.gpu_state().stressor, Running)
     assert stays is (by is ME and hidden is None)
-    assert send(world, CancelAllocation, id="llm", by=by) is None
+    assert send(world, CancelGrant, kind=ALLOCATION, id="llm", by=by) is None
     world.run(lambda: isinstance(world.gpu_state().stressor, Running))
 
 
@@ -333,14 +335,14 @@ def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> No
     world.run_for(120.0)
     assert len(world.spawner.started) == before
     assert world.api.views["GPU-0"].rule == "allocations"
-    assert send(world, CancelAllocation, id="llm") is None
+    assert send(world, CancelGrant, kind=ALLOCATION, id="llm") is None
     world.run(lambda: isinstance(world.gpu_state().stressor, Running))
 
 
 def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() -> None:
     world = beside_an_allocation()
     small = world.at(0).used
-    assert send(world, CancelAllocation, id="llm") is None
+    assert send(world, CancelGrant, kind=ALLOCATION, id="llm") is None
     at, before = world.now, len(world.spawner.started)
     world.run(lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
     assert world.now >= at + REGROW_S

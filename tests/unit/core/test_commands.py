@@ -13,13 +13,13 @@ from sentinel.errors import ExitCode
 from sentinel.protocol.commands import (
     LEASE_S,
     Caller,
-    CancelAllocation,
-    CancelReservation,
+    CancelGrant,
     Command,
     Configure,
     EndSession,
     Extend,
     Given,
+    GrantKind,
     PauseGpus,
     Refusal,
     Reserve,
@@ -251,7 +251,7 @@ def keep(world: World, **fields: object) -> tuple[str, ...]:
     """Reserve GPUs, and end the lease as after a stored answer; return the GPUs."""
     assert send(world, Reserve, **fields) is None
     gpus = world.api.replies[-1].gpus
-    assert send(world, Extend, id=fields["id"], kept=True) is None
+    assert send(world, Extend, kind=GrantKind.RESERVATION, id=fields["id"], kept=True) is None
     return gpus
 
 
@@ -284,7 +284,7 @@ def test_a_reservation_ends_with_its_lease_unless_its_answer_was_stored(*, kept:
     world = served(1)
     assert send(world, Reserve, id="a1", reason="", count=1) is None
     if kept:
-        assert send(world, Extend, id="a1", kept=True) is None
+        assert send(world, Extend, kind=GrantKind.RESERVATION, id="a1", kept=True) is None
     world.api.exits = True
     world.run(lambda: len(world.events("service.ready")) == 2)
     assert world.state.reservations
@@ -302,7 +302,7 @@ def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float
     world.at(0).foreign.clear()
     world.run_for(60)
     assert held(world) == []
-    assert send(world, CancelReservation, id="a1") is None
+    assert send(world, CancelGrant, kind=GrantKind.RESERVATION, id="a1") is None
     world.run(lambda: held(world) == [0])
 
 
@@ -353,7 +353,7 @@ def test_a_refused_reservation_names_the_processes_in_the_way() -> None:
     assert f"python (pid {newcomer.pid})" in reply_text(world)
     assert send(world, Reserve, id="b", count=2, **fields) is Refusal.CONFLICT
     assert "1 of 2 GPUs can be reserved" in reply_text(world)
-    assert send(world, CancelReservation, id="c") is Refusal.NOT_FOUND
+    assert send(world, CancelGrant, kind=GrantKind.RESERVATION, id="c") is Refusal.NOT_FOUND
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -559,13 +559,13 @@ def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
     ("command", "named", "text"),
     [
         (
-            CancelReservation,
-            {"id": "nope"},
+            CancelGrant,
+            {"kind": GrantKind.RESERVATION, "id": "nope"},
             "there is no reservation 'nope'; there are no reservations",
         ),
         (
-            CancelAllocation,
-            {"id": "nope"},
+            CancelGrant,
+            {"kind": GrantKind.ALLOCATION, "id": "nope"},
             "there is no allocation 'nope'; there are no allocations",
         ),
         (EndSession, {"name": "nope"}, "there is no session 'nope'; there are no sessions"),

@@ -14,9 +14,10 @@ from sentinel.core.gpu_state import Fatal, Running, Starting
 from sentinel.core.state import State, kept_free
 from sentinel.core.step import SendTo, Step
 from sentinel.protocol.commands import (
-    CancelReservation,
+    CancelGrant,
     CommandReply,
     Configure,
+    GrantKind,
     PauseGpus,
     Reserve,
     ResumeGpus,
@@ -124,7 +125,7 @@ class ServedHistories(Histories):
 
     @rule(id_=st.sampled_from("ab"))
     def a_client_ends_a_reservation(self, id_: str) -> None:
-        self.post(CancelReservation, id=id_)
+        self.post(CancelGrant, kind=GrantKind.RESERVATION, id=id_)
 
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
     def a_client_changes_the_settings(self, workload: str, rearm: str) -> None:

@@ -7,9 +7,9 @@ import pytest
 from sentinel.protocol.commands import (
     Allocate,
     Caller,
-    CancelAllocation,
-    CancelReservation,
+    CancelGrant,
     Command,
+    GrantKind,
     Level,
     PauseGpus,
     Refusal,
@@ -33,14 +33,14 @@ PAIRS: dict[str, tuple[type[Command], dict[str, object], type[Command], dict[str
     "reservation": (
         Reserve,
         {"id": "one", "reason": "", "count": 1},
-        CancelReservation,
-        {"id": "one"},
+        CancelGrant,
+        {"kind": GrantKind.RESERVATION, "id": "one"},
     ),
     "allocation": (
         Allocate,
         {"id": "one", "gpu": "GPU-0", "size": GIB},
-        CancelAllocation,
-        {"id": "one"},
+        CancelGrant,
+        {"kind": GrantKind.ALLOCATION, "id": "one"},
     ),
     "pause": (PauseGpus, {"gpus": ("GPU-0",)}, ResumeGpus, {}),
     "pause that is replaced": (

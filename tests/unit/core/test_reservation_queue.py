@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import commands, reservations
-from sentinel.core.node.reservations import QUEUE, choose
+from sentinel.core.node import commands, grants, reservations
+from sentinel.core.node.reservation_queue import choose
+from sentinel.core.node.reservations import QUEUE
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, SendTo, Step, chain
 from sentinel.protocol.commands import (
     LEASE_S,
     Caller,
-    CancelReservation,
+    CancelGrant,
     CommandReply,
     Extend,
+    GrantKind,
     Level,
     Refusal,
     Reserve,
@@ -32,6 +34,7 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Reservation
 from tests.harness.world import World
 
+RESERVATION = GrantKind.RESERVATION
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
 BOB = Caller(via="unix", uid=1002, pid=4712, started=98, level=Level.OPERATE)
 API = Caller(via="sentinel", level=Level.OWN)
@@ -62,7 +65,7 @@ class Node:
             {**self.state.gpu_states, f"GPU-{index}": gpu_state}
         )
 
-    def apply(self, command: Reserve | Extend | CancelReservation) -> CommandReply:
+    def apply(self, command: Reserve | Extend | CancelGrant) -> CommandReply:
         facts = ApiFacts(generation=1, commands=(command,))
         step = commands.apply(self.state, Observation(now=self.now, api=facts))
         self.state, self.events = step.state, step.events
@@ -79,15 +82,16 @@ class Node:
         return self.apply(Reserve(number=next(self.numbers), by=by, id=id_, gpus=named, **wish))
 
     def extend(self, id_: str, *, kept: bool = False, by: Caller = ALICE) -> CommandReply:
-        return self.apply(Extend(number=next(self.numbers), by=by, id=id_, kept=kept))
+        number = next(self.numbers)
+        return self.apply(Extend(number=number, by=by, kind=RESERVATION, id=id_, kept=kept))
 
     def leave(self, id_: str, by: Caller = API) -> CommandReply:
-        return self.apply(CancelReservation(number=next(self.numbers), by=by, id=id_))
+        return self.apply(CancelGrant(number=next(self.numbers), by=by, kind=RESERVATION, id=id_))
 
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
         self.now += seconds
-        rules = reservations.expire, reservations.serve
+        rules = grants.expire, reservations.serve
         step = chain(Step(self.state), rules, Observation(now=self.now))
         self.state, self.due = step.state, step.due
         return [event.name for event in step.events]
@@ -308,7 +312,7 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
     send(Reserve, id="a", reason="", count=1)
     send(Reserve, id="b", reason="next", count=1, wait=True)
     assert waiting() == ["b"]
-    send(CancelReservation, id="a")
+    send(CancelGrant, kind=RESERVATION, id="a")
     assert set(world.state.reservations) == {"b"}
     assert waiting() == []
     assert "waited_s" in world.events("gpu.reserved")[-1].fields

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
-from sentinel.core.node.reservations import expire
+from sentinel.core.node.grants import expire
 from sentinel.core.observation import Observation
 from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.commands import Caller, Level

@@ -1,0 +1,142 @@
+"""The queue of the requests that wait for GPUs, and the choice of the GPUs of one. Pure.
+
+Each GPU goes to the first request in the queue that can use it: one for named GPUs can use these,
+one for a number of GPUs can use every GPU. So a later request is served earlier only on GPUs that
+no request before it can use, and delays none. A large request is not passed by smaller ones: how
+long foreign processes run is not known, so every GPU that a smaller one took could be the one that
+the large one needs next. GPUs that a request still has to wait for are not kept free meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sentinel.core import health
+from sentinel.core.gpu_state import Busy, GpuState, Idle, Stopped, Unknown
+from sentinel.core.state import State, reservation_of
+from sentinel.protocol.views import Reservation
+from sentinel.units import format_indices
+
+#: An answer lists at most so many allocations.
+_MAX_LISTED = 10
+#: And so many reasons; GPUs with the same one are named together.
+_MAX_REASONS = 4
+
+
+def claims(state: State, before: str | None = None) -> dict[str, str]:
+    """Map each GPU to the first waiting request that can use it, of those before ``before``."""
+    claimed: dict[str, str] = {}
+    for request in waiting(state):
+        if request.id == before:
+            break
+        for uuid in request.named or state.gpu_states:
+            claimed.setdefault(uuid, request.id)
+    return claimed
+
+
+def waiting(state: State) -> Iterator[Reservation]:
+    """Yield the requests in the queue."""
+    return (request for request in state.reservations.values() if not request.gpus)
+
+
+def why_waiting(state: State, request: Reservation) -> str:
+    """Explain why a request still waits, and at which place."""
+    _, why = choose(state, request, claims(state, before=request.id))
+    text = why or "the GPUs were not available"
+    return f"{text}; place {place(state, request.id)} in the queue"
+
+
+def place(state: State, id_: str) -> int:
+    """Count the requests that wait up to this one."""
+    return [request.id for request in waiting(state)].index(id_) + 1
+
+
+def choose(
+    state: State, request: Reservation, claims: Mapping[str, str]
+) -> tuple[tuple[str, ...], str]:
+    """Choose the GPUs of a valid request.
+
+    Args:
+        state: The state.
+        request: The request.
+        claims: The GPUs of earlier requests in the queue, with the ids of these.
+
+    Returns:
+        The UUIDs, or none and why too few GPUs are available.
+    """
+    blocked = {
+        uuid: reason
+        for uuid in request.named or state.gpu_states
+        if (reason := _why_not(state, state.gpu_states[uuid], claims)) is not None
+    }
+    why = _summary(list(blocked.values()))
+    if request.named:
+        return ((), why) if blocked else (request.named, "")
+    free = [gpu_state for uuid, gpu_state in state.gpu_states.items() if uuid not in blocked]
+    if len(free) < request.count:
+        return (), f"{len(free)} of {request.count} GPUs can be reserved: {why}"
+    free.sort(key=_preference)
+    return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count]), ""
+
+
+def _preference(gpu_state: GpuState) -> tuple[float, bool, int]:
+    """Sort key: coolest, then free, then lowest index."""
+    held = not isinstance(gpu_state.stressor, Stopped)
+    return -health.multiplier(gpu_state), held, gpu_state.gpu.index
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why one GPU cannot be reserved."""
+
+    index: int
+    #: What GPUs with the same reason share.
+    text: str
+    #: What is added for a GPU that is alone with its reason.
+    more: str = ""
+
+
+def _summary(reasons: Sequence[_Reason]) -> str:
+    """Describe why GPUs cannot be reserved: those with the same reason together."""
+    groups: dict[str, list[_Reason]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.text, []).append(reason)
+    parts = []
+    for text, group in list(groups.items())[:_MAX_REASONS]:
+        alone = len(group) == 1
+        name = f"GPU {group[0].index} is" if alone else f"GPUs {_indices(group)} are"
+        parts.append(f"{name} {text}{group[0].more if alone else ''}")
+    left = [reason for group in list(groups.values())[_MAX_REASONS:] for reason in group]
+    if left:
+        parts.append(f"and {len(left)} more, GPU{'' if len(left) == 1 else 's'} {_indices(left)}")
+    return "; ".join(parts)
+
+
+def _indices(reasons: Sequence[_Reason]) -> str:
+    return format_indices(reason.index for reason in reasons)
+
+
+def _why_not(state: State, gpu_state: GpuState, claims: Mapping[str, str]) -> _Reason | None:
+    """Explain why a GPU cannot be reserved now, or return None if it can."""
+    index = gpu_state.gpu.index
+    reserved = reservation_of(state, gpu_state.gpu.uuid)
+    if reserved is not None:
+        purpose = f": {reserved.reason}" if reserved.reason else ""
+        return _Reason(index, f"reserved{purpose} ({reserved.id})")
+    if gpu_state.allocations:
+        ids = ", ".join(sorted(gpu_state.allocations)[:_MAX_LISTED])
+        return _Reason(index, "partly allocated", f": {ids}")
+    match gpu_state.occupancy:
+        case Idle():
+            earlier = claims.get(gpu_state.gpu.uuid)
+            if earlier is None:
+                return None
+            return _Reason(index, f"for an earlier request ({earlier})")
+        case Busy(reason=reason, processes=processes):
+            names = ", ".join(dict.fromkeys(process.name or "a process" for process in processes))
+            pids = ", ".join(str(process.pid) for process in processes[:_MAX_LISTED])
+            text = f"{reason}: {names}" if names else reason
+            return _Reason(index, text, f" (pid {pids})" if pids else "")
+        case Unknown(reason=reason):
+            return _Reason(index, f"unknown: {reason}")
