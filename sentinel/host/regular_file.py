@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -242,7 +242,7 @@ _MAX_LINKS = 40
 
 
 def why_untrusted(
-    folder: Path, mapped: tuple[int, int] | None = None, also: Collection[int] = ()
+    folder: Path, mapped: tuple[int, int] | None = None, owners_of: Iterable[Path] = ()
 ) -> str | None:
     """Say which user could replace a file in a folder by another, or None if only trusted ones can.
 
@@ -254,10 +254,10 @@ def why_untrusted(
     Args:
         folder: An absolute path.
         mapped: A disk (``st_dev``), and to whom root's files there belong; trusted there, too.
-        also: The users that are trusted besides.
+        owners_of: Folders whose owners are trusted besides.
     """
-    above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
-    trusted = {0, os.getuid(), *also, *_owners(above)}
+    above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents, *owners_of]
+    trusted = {0, os.getuid(), *_owners(above)}
     done, names, links = Path("/"), list(folder.parts[1:]), 0
     while names:
         name = names.pop(0)

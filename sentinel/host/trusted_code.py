@@ -33,7 +33,7 @@ class UntrustedCodeError(ImportError):
 
 
 def _is_trusted(path: str) -> bool:
-    """Check whether a file or folder is of this program or the interpreter, not linked there."""
+    """Check whether a file or folder is of this program or the interpreter, not only linked."""
     return f"{os.path.realpath(path)}/".startswith(_TRUSTED)
 
 
@@ -59,7 +59,7 @@ def _why_untrusted_file(file: Path) -> str | None:
 
 def _why_untrusted(path: Path) -> str | None:
     """Say which user could replace a file; who owns the interpreter can change all that it runs."""
-    return why_untrusted(path, also={Path(place).stat().st_uid for place in _TRUSTED})
+    return why_untrusted(path, owners_of=map(Path, _TRUSTED))
 
 
 def _may_all_write(path: Path) -> bool:
