@@ -36,7 +36,7 @@ CONFIG = "workload = 'hold'\n"
 
 
 def run_playbook(
-    folder: Path, playbook: Path, inventory: object, *options: str, **variables: object
+    folder: Path, playbook: Path, inventory: str | Path, *options: str, **variables: object
 ) -> subprocess.CompletedProcess[str]:
     """Run a playbook on this host."""
     given = {
