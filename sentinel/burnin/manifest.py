@@ -1,178 +1,141 @@
-"""The manifest of a run: the hash of every file at its end, signed and checked by ssh-keygen.
+"""The manifest of a run, the SHA-256 of each file of its folder, and the signature of it.
 
-Without a signature it shows what was changed by mistake; whoever can change the files can change it
-as well. A signature shows who had the files so.
+Keys and signatures are OpenSSH's: ``ssh-keygen -Y`` signs and checks them.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
-import shutil
-import stat
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sentinel.burnin.run_folder import RunFolder, read_object
-from sentinel.errors import ConfigError
-from sentinel.host.regular_file import open_regular
+from sentinel.burnin.run_folder import RunFolder, digest
+from sentinel.errors import ConfigError, IncompleteError
+from sentinel.host.regular_file import read_regular
 
-MANIFEST, SIGNATURE = "manifest.json", "manifest.json.sig"
-#: A signature is for this purpose only: one of the same key for mail or commits does not count.
+SCHEMA_VERSION = "1.0"
+#: What a signature is for, so that none of another purpose can be taken for it.
 NAMESPACE = "sentinel-burnin"
-#: The key may be in an agent that asks its owner.
-_SIGN_TIMEOUT_S = 300.0
-_CHECK_TIMEOUT_S = 30.0
+#: As the user's path has it.
+_PROGRAM = "ssh-keygen"
+_MAX_BYTES = 2**20
 
 
 def write_manifest(folder: RunFolder) -> None:
-    """Write the hashes of all files of a run; a signature of an earlier state is removed.
+    """Write the manifest of a folder whose files are complete; a former signature is removed.
 
     Raises:
-        ConfigError: A file cannot be read, or the manifest not be written.
+        ConfigError: A file cannot be read or written.
     """
-    (folder.path / SIGNATURE).unlink(missing_ok=True)
-    folder.write(folder.path / MANIFEST, {"schema_version": 1, "sha256": _hashes(folder.path)})
+    folder.signature.unlink(missing_ok=True)
+    files = dict(_digests(folder))
+    folder.write(folder.manifest, {"schema_version": SCHEMA_VERSION, "files": files})
 
 
-def differences(folder: Path) -> list[str]:
-    """List what is not as the manifest has it: missing, added and changed files.
+def check_manifest(folder: RunFolder) -> bytes:
+    """Compare the folder with its manifest, and return the manifest.
 
     Raises:
-        ConfigError: There is no manifest, it is none, or a file cannot be read.
+        IncompleteError: There is none, or a file is missing, added or changed.
     """
-    if not (folder / MANIFEST).exists():
-        raise ConfigError(
-            f"{folder} has no {MANIFEST}: the run has not ended, or is of an earlier version",
-            "sentinel report RUN --sign KEY writes one of the files as they are.",
-        )
-    known = read_object(folder / MANIFEST).get("sha256")
-    if not isinstance(known, dict):
-        raise ConfigError(f"{folder / MANIFEST}: it has no sha256 of files")
-    found = _hashes(folder)
-    return [
-        f"{name} {_difference(known.get(name), found.get(name))}"
-        for name in sorted({*known, *found})
+    try:
+        text = read_regular(folder.manifest, _MAX_BYTES)
+        known = json.loads(text)["files"]
+        found = dict(_digests(folder))
+        names = sorted({*known, *found})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+        raise IncompleteError(f"{folder.manifest} cannot be used: {error!r}") from None
+    wrong = [
+        f"{name} {_difference(name, known, found)}"
+        for name in names
         if known.get(name) != found.get(name)
     ]
+    if wrong:
+        raise IncompleteError(f"{folder.path} is not as its manifest says: {', '.join(wrong)}")
+    return text
 
 
-def _difference(known: object, found: str | None) -> str:
-    if found is None:
+def _difference(name: str, known: Mapping[str, str], found: Mapping[str, str]) -> str:
+    if name not in found:
         return "is missing"
-    return "was added" if known is None else "was changed"
+    return "was changed" if name in known else "was added"
 
 
-def sign(run: RunFolder, key: Path) -> None:
-    """Sign the manifest of a run that is as it says; without one, that of the files as they are.
+def _digests(folder: RunFolder) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file below a folder, but for the manifest, and its SHA-256."""
+    own = {folder.manifest, folder.signature}
+    for path in sorted(folder.path.rglob("*")):
+        if path not in own and (path.is_symlink() or not path.is_dir()):
+            try:
+                yield str(path.relative_to(folder.path)), digest(path, os.O_NOFOLLOW)
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def sign(folder: RunFolder, key: Path) -> None:
+    """Sign the manifest with a private key, or with a public one whose private key an agent has.
+
+    Raises:
+        IncompleteError: The folder is not as the manifest says: a signature would prove nothing.
+        ConfigError: It cannot be signed.
+    """
+    text = check_manifest(folder)
+    signed = _ssh_keygen("sign", "-f", str(key.absolute()), manifest=text)
+    if signed.returncode:
+        raise ConfigError(f"--sign {key}: {_reason(signed)}")
+    folder.write(folder.signature, signed.stdout.decode().rstrip("\n"))
+
+
+def signer(folder: RunFolder, signers: Path, manifest: bytes) -> str:
+    """Find who signed the manifest, by a file of allowed signers.
 
     Args:
-        run: The run.
-        key: A private key of SSH, or a public one whose private key an agent has.
+        folder: The folder.
+        signers: As for ``ssh-keygen``: principals, keys, and the namespaces and times of each.
+        manifest: The manifest.
 
     Raises:
-        ConfigError: The run is not as its manifest says, or ssh-keygen is missing or failed.
+        IncompleteError: None of them did, or not for this purpose and now.
+        ConfigError: It cannot be checked.
     """
-    _check_program()
-    if not (run.path / MANIFEST).exists():
-        write_manifest(run)
-    if found := differences(run.path):
-        raise ConfigError(f"{run.path} is not signed: {', '.join(found)}")
-    signature = run.path / SIGNATURE
-    signature.unlink(missing_ok=True)  # ssh-keygen would ask
-    words = ("sign", "-f", str(key), "-n", NAMESPACE, str(run.path / MANIFEST))
-    done = _ssh_keygen(*words, timeout=_SIGN_TIMEOUT_S)
-    if done.returncode or not signature.exists():
-        raise ConfigError(f"--sign {key}: ssh-keygen: {_last_line(done)}")
+    if not folder.signature.exists():
+        raise IncompleteError(f"{folder.path} is not signed")
+    if not signers.is_file():
+        raise ConfigError(f"--signers {signers}: no such file")
+    signature = ("-s", str(folder.signature.absolute()), "-f", str(signers.absolute()))
+    found = _ssh_keygen("find-principals", *signature, manifest=b"")
+    why = _reason(found)
+    for name in found.stdout.decode(errors="replace").splitlines() if not found.returncode else ():
+        checked = _ssh_keygen("verify", *signature, "-I", name, manifest=manifest)
+        if not checked.returncode:
+            return name
+        why = _reason(checked)
+    raise IncompleteError(f"{folder.path} is signed by none of {signers}: {why}")
 
 
-def signed_by(folder: Path, signers: Path) -> tuple[str | None, str]:
-    """Check the signature of a manifest.
-
-    Args:
-        folder: The run.
-        signers: A file of allowed signers, as ssh-keygen describes it; their namespaces and the
-            times for which they are valid count.
-
-    Returns:
-        Who has signed it, or None; and what ssh-keygen said.
+def _ssh_keygen(action: str, *words: str, manifest: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run OpenSSH's program.
 
     Raises:
-        ConfigError: The file of signers cannot be read, or ssh-keygen is missing.
+        ConfigError: It is not there.
     """
-    try:
-        os.close(open_regular(signers, os.O_RDONLY))
-    except OSError as error:
-        raise ConfigError(f"--signers {signers} cannot be read: {error.strerror}") from None
-    _check_program()
-    signature = folder / SIGNATURE
-    if not signature.exists():
-        return None, "it is not signed"
-    common = ("-f", str(signers), "-s", str(signature))
-    found = _ssh_keygen("find-principals", *common, timeout=_CHECK_TIMEOUT_S)
-    said = found if found.returncode else None
-    data = (folder / MANIFEST).read_bytes()
-    for name in found.stdout.decode(errors="replace").splitlines() if said is None else ():
-        words = ("verify", *common, "-I", name, "-n", NAMESPACE)
-        said = _ssh_keygen(*words, timeout=_CHECK_TIMEOUT_S, data=data)
-        if not said.returncode:
-            return name, _last_line(said)
-    return None, "no signer is named" if said is None else _last_line(said)
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    """Compute the SHA-256 of every file of a folder but the manifest and its signature, by name.
-
-    Raises:
-        ConfigError: A file cannot be read, or is a folder, a link or another thing that is no file.
-    """
-    found = {}
-    try:
-        for path in sorted(folder.rglob("*")):
-            name = str(path.relative_to(folder))
-            if name in {MANIFEST, SIGNATURE} or stat.S_ISDIR(path.lstat().st_mode):
-                continue
-            with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
-    return found
-
-
-def _check_program() -> str:
-    """Find ssh-keygen.
-
-    Raises:
-        ConfigError: It is missing.
-    """
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        raise ConfigError(
-            "signatures need ssh-keygen, which is not installed",
-            "Install OpenSSH 8.2 or newer: openssh-client (Debian), openssh (Fedora, RHEL).",
-        )
-    return program
-
-
-def _ssh_keygen(
-    *words: str, timeout: float, data: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    """Run ``ssh-keygen -Y``.
-
-    Raises:
-        ConfigError: It cannot be run, or does not end.
-    """
-    command = [_check_program(), "-Y", *words]
+    purpose = () if action == "find-principals" else ("-n", NAMESPACE)
     try:
         return subprocess.run(
-            command, capture_output=True, input=data, timeout=timeout, check=False
+            [_PROGRAM, "-Y", action, *words, *purpose],
+            input=manifest,
+            capture_output=True,
+            check=False,
         )
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"ssh-keygen -Y {words[0]} has not ended in {timeout:.0f} s") from None
     except OSError as error:
-        raise ConfigError(f"{command[0]} cannot be executed: {error.strerror}") from None
+        what = f"{_PROGRAM} cannot be run: {error.strerror}"
+        raise ConfigError(what, "Install OpenSSH's client, version 8.2 or later.") from None
 
 
-def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
-    lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended with code {done.returncode}"
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Extract why the program failed: its last line."""
+    lines = (done.stderr or done.stdout).decode(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1] if said else f"exit code {done.returncode}"

@@ -382,8 +382,8 @@ def load(
         samples: The recorded samples, in their order.
     """
     records: dict[str, GpuRecord] = {}
-    dropped = parts = 0
-    for event in events:
+    dropped = parts = count = 0
+    for count, event in enumerate(events, start=1):  # noqa: B007 - the number of all
         dropped += event["events"] if event["event"] == LOST else 0
         if event["event"] == STARTED:
             parts += 1
@@ -397,8 +397,10 @@ def load(
                 _take_event(record, event)
     logged: list[XidEvent | KernelFault] = []
     closed, begun = False, parts
+    known = None
     for number, sample in enumerate(samples):
         closed = sample["event"] == LAST
+        known = sample.get("event_count") if closed else None
         dropped += abs(number - sample.get("count", number)) if closed else 0
         parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
@@ -407,6 +409,7 @@ def load(
             logged.append(of(**{name: sample[name] for name in names}))
         elif sample.get("gpu") in records:
             _take_sample(records[sample["gpu"]], sample)
+    dropped += abs(count - (count if known is None else known))
     for record in records.values():
         record.xids = [event for event in logged if isinstance(event, XidEvent)]
         record.faults = [event for event in logged if isinstance(event, KernelFault)]

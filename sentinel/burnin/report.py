@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shlex
 import statistics
 from collections.abc import Mapping
@@ -32,7 +30,7 @@ from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
+from sentinel.burnin.run_folder import RunFolder, digest, former_runs, torch_version
 from sentinel.burnin.timeline import Span, absences, span
 from sentinel.burnin.verdict import (
     MEANING,
@@ -44,7 +42,6 @@ from sentinel.burnin.verdict import (
 )
 from sentinel.config.plan import Plan
 from sentinel.host.procfs import boot_id
-from sentinel.host.regular_file import open_regular
 from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
@@ -257,12 +254,8 @@ def _reason(run: Judged, cut: str | None) -> str:
 
 def _digests(folder: RunFolder) -> dict[str, str]:
     """Compute the SHA-256 of the recorded files, so that a copy can be compared."""
-    found = {}
-    for path in (folder.header, folder.events, folder.samples, folder.counters):
-        if path.exists():
-            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    paths = (folder.header, folder.events, folder.samples, folder.counters)
+    return {path.name: digest(path) for path in paths if path.exists()}
 
 
 def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def record_run(
                     on_event(event)
             finally:
                 sampler.stop()
-            write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
+            # Reads the kernel's log once more. A file from which events were taken away has fewer.
+            write(sample(LAST, time.monotonic(), fields={"event_count": folder.event_count()}))
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         after = at_end.close(lambda: read_counters(simulated))
         complete(folder, after, unread, read_host(simulated))

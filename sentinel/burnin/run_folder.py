@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -52,6 +53,9 @@ class RunFolder:
     counters = File("counters.json")
     #: The report for programs; there only if those in all other formats are.
     report = File("report.json")
+    #: The SHA-256 of each file, once there is a report, and the signature of that.
+    manifest = File("manifest.json")
+    signature = File("manifest.json.sig")
 
     def create(self) -> None:
         """Create the folder.
@@ -156,6 +160,16 @@ def drop_torn_line(path: Path) -> None:
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def digest(path: Path, flags: int = 0) -> str:
+    """Compute the SHA-256 of a regular file, opened with these flags.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with os.fdopen(open_regular(path, os.O_RDONLY | flags), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -354,7 +368,8 @@ def _mend(folder: RunFolder, before: CountersResult) -> None:
     The report and the counters after the former part are not those of this one, which may be
     killed, too. What a part has counted stays, since a reset between two parts drops it.
     """
-    folder.report.unlink(missing_ok=True)
+    for path in (folder.report, folder.manifest, folder.signature):
+        path.unlink(missing_ok=True)
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = read_object(folder.counters)

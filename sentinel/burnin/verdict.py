@@ -211,8 +211,10 @@ def _unknown(record: GpuRecord) -> list[str]:
         found.append("its counters between two parts are not known")
     if record.ended == "" and record.unfinished is None:
         found.append("its record does not say that it has ended")
+    if not record.closed and record.after is not None:
+        found.append("its samples end before the run does")
     if record.dropped:
-        found.append(f"{record.dropped} events or samples could not be recorded")
+        found.append(f"{record.dropped} events or samples are missing, or could not be recorded")
     return found
 
 

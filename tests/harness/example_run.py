@@ -267,7 +267,6 @@ class ExampleRun:
                 }
                 if busy:
                     yield {**one, "event": "work", **self._report(index, since)}
-        yield {"at": BEGAN + self.seconds, "gpu": None, "index": None, "event": "last"}
 
     def _logged(self, at: float) -> Iterator[dict[str, Any]]:
         written: list[Event] = []

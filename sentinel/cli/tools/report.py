@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 import click
 
-from sentinel.burnin import manifest
 from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS, stored_report
+from sentinel.burnin.manifest import check_manifest, sign, signer
 from sentinel.burnin.report import Judged, judge_run, report_object
-from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.run_folder import RunFolder, find_run, read_object
 from sentinel.burnin.verdict import Verdict, exit_code
-from sentinel.cli.display.output import color_option, printable
+from sentinel.cli.display.output import color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
     address_options,
@@ -23,8 +24,9 @@ from sentinel.cli.options.command_options import (
     strict_option,
 )
 from sentinel.cli.options.setting_options import load_thresholds
-from sentinel.errors import ExitCode
+from sentinel.errors import ConfigError, ExitCode, IncompleteError
 from sentinel.host.daemon_lookup import find_shared, simulated_folder
+from sentinel.protocol import __version__
 from sentinel.supervisor.bootstrap import leave
 
 
@@ -41,17 +43,25 @@ from sentinel.supervisor.bootstrap import leave
     is_flag=True,
     help="What the run's own report.json says, as text, junit, ocp, json or summary.",
 )
-@click.option("--compare", "both", is_flag=True, help="Compare two runs.")
-@click.option("--verify", "check", is_flag=True, help="Check that the files are as at its end.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Fail for a file that is not as manifest.json says; implies --stored.",
+)
 @click.option(
     "--signers",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="With --verify: that one of them has signed it (ALLOWED SIGNERS of ssh-keygen).",
+    help="With --verify: fail if none of these signed it (ssh-keygen's allowed signers).",
 )
 @click.option(
-    "--sign", "key", type=click.Path(path_type=Path), metavar="KEY", help="Sign it by ssh-keygen."
+    "--sign",
+    "key",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign manifest.json with this key of ssh-keygen first.",
 )
+@click.option("--compare", "both", is_flag=True, help="Compare two runs.")
 @address_options
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
@@ -62,10 +72,10 @@ from sentinel.supervisor.bootstrap import leave
 def command(
     runs: tuple[str, ...],
     both: bool,
-    check: bool,
+    stored: bool,
+    verify: bool,
     signers: Path | None,
     key: Path | None,
-    stored: bool,
     strict: bool,
     output: Path | None,
     limits: str | None,
@@ -81,10 +91,6 @@ def command(
     Daemons of several sockets share that directory, unless it was moved for one of them.
     With `--compare`, give two. The exit code is that of the verdict, as of `burnin`, and as strict;
     0 of a comparison.
-
-    `--verify` judges nothing: it checks the files against manifest.json, the hashes of all files at
-    the end of the run, and with `--signers` its signature. Exit code 1 if they differ or no signer
-    has signed them. `--sign` signs a run whose files do not differ.
     """
     form = chosen_form(formats)
     wanted = 2 if both else 1
@@ -92,44 +98,66 @@ def command(
         raise click.UsageError(f"--compare cannot be combined with --{form}")
     if len(runs) > wanted or (both and len(runs) < wanted):
         raise click.UsageError("--compare needs two runs" if both else "give one run")
-    if signers is not None and not check:
-        raise click.UsageError("--signers is for --verify")
-    folders = [_find(run, socket, simulated=simulated) for run in runs or (None,)]
-    if key is not None:
-        manifest.sign(RunFolder(path=folders[0]), key)
-        print(f"signed: {folders[0] / manifest.SIGNATURE}")
-        return int(ExitCode.OK)
-    if check:
-        return _verify(folders[0], signers)
+    if signers is not None and not verify:
+        raise click.UsageError("--signers needs --verify")
+    stored = stored or verify or key is not None
     if stored and (both or limits or form == "html"):
-        raise click.UsageError("--stored excludes --compare, --thresholds and --html")
+        raise click.UsageError(
+            "--stored, --verify and --sign exclude --compare, --thresholds, --html"
+        )
     thresholds = None if limits is None else load_thresholds(limits).node
+    folders = [_find(run, socket, simulated=simulated) for run in runs or (None,)]
     if stored:
-        report = stored_report(RunFolder(path=folders[0]))
+        folder = RunFolder(path=folders[0])
+        if key is not None:
+            sign(folder, key)
+        if verify:
+            click.echo(_verified(folder, signers), err=form != "text" or output is not None)
+        report = stored_report(folder)
         print_report(FORMATS[form](None, report), output, painted=form == "text")
         sys.stdout.flush()
         return int(exit_code(Verdict(report["verdict"]), strict=strict or bool(report["strict"])))
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     print_report(text, output, painted=form == "text" and not both)
-    code = ExitCode.OK if both else exit_code(found[0].verdict, strict=strict or found[0].strict)
+    verdict = found[0].verdict
+    said = None if both or limits is not None else _said(RunFolder(path=folders[0]))
+    if said is not None and verdict is not _worst(said, verdict):
+        # A copy of the folder has no earlier runs beside it, for example.
+        verdict = said
+        click.echo(f"sentinel: warning: {said} stands: so says the run's own report", err=True)
+    code = ExitCode.OK if both else exit_code(verdict, strict=strict or found[0].strict)
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
 
 
-def _verify(folder: Path, signers: Path | None) -> int:
-    """Check the files of a run, and who has signed them; print one line for each difference."""
-    found = manifest.differences(folder)
-    by = None
-    if signers is not None and not found:
-        by, said = manifest.signed_by(folder, signers)
-        found = [] if by is not None else [f"{manifest.MANIFEST}: {said}"]
-    if found:
-        print("\n".join(map(printable, (f"{folder} is not as at the end of the run:", *found))))
-        return int(ExitCode.FAIL)
-    what = "consistent, not authentic (no signers given)"
-    print(printable(f"{folder}: {what if by is None else f'authentic, signed by {by}: {said}'}"))
-    return int(ExitCode.OK)
+def _verified(folder: RunFolder, signers: Path | None) -> str:
+    """Check that a folder is as its manifest says, and say how far that is a proof.
+
+    Raises:
+        IncompleteError: It is not, none of the signers has signed it, or its report says less than
+            what was recorded.
+    """
+    manifest = check_manifest(folder)
+    name = None if signers is None else signer(folder, signers, manifest)
+    said, judged = _said(folder), judge_run(folder)
+    if said is not None and said is not _worst(said, judged.verdict):
+        found = f"says {said}, and what was recorded is {judged.verdict}"
+        raise IncompleteError(f"{folder.report} {found}")
+    authentic = f"and signed by {name}" if name else "not authentic: --signers says who may sign"
+    return f"consistent, {authentic}"
+
+
+def _said(folder: RunFolder) -> Verdict | None:
+    """Read the verdict of a run's own report; None without one by the rules of this version."""
+    with contextlib.suppress(ConfigError, LookupError, ValueError):
+        report = read_object(folder.report)
+        return Verdict(report["verdict"]) if report["judged_by"] == __version__ else None
+    return None
+
+
+def _worst(*verdicts: Verdict) -> Verdict:
+    return next(verdict for verdict in Verdict if verdict in verdicts)
 
 
 def _find(run: str | None, socket: str | None, *, simulated: bool) -> Path:

@@ -284,7 +284,7 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
         settings += ["--config", str(single)]
     run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=tuple(settings))
     limits = daemon.host.folder / "limits.toml"
-    limits.write_text(f"spec = '{SPEC}'\nversion = '4.6.0'\n[xids]\n48 = 'warn'\n")
+    limits.write_text(f"spec = '{SPEC}'\nversion = '4.6.0'\n[xids]\n63 = 'fail'\n")
     with run.started("--gpus", "0", "--thresholds", str(limits)) as process:
         eventually(lambda: len(run.events("stressor.ready")) == 2)
         process.send_signal(signal.SIGINT)

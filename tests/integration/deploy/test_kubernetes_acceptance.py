@@ -108,7 +108,7 @@ def test_no_pod_ends_with_0_for_a_gpu_that_has_failed_by_the_limits_of_the_job(
     """The message was made by the default limits, and its exit code became that of the pod."""
     acceptance = Acceptance(simulated, "checks_results")
     limits = simulated.folder / "limits.toml"
-    always = f"spec = '{SPEC}'\n[common_thresholds.'load.memory_clock.fail'.LT]\nvalue = 9\n"
+    always = f"spec = '{SPEC}'\n[common_thresholds.'temperature.gpu.fail'.LT]\nvalue = 500\n"
     limits.write_text(always)
     acceptance.more = ("--thresholds", str(limits))
     acceptance.run(1)

@@ -1,7 +1,8 @@
-"""The manifest of a run: what was changed since its end, and who has signed it."""
+"""What proves that the folder of a run is what was recorded, and by whom."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -9,138 +10,261 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.formats import write_reports
-from sentinel.burnin.manifest import MANIFEST, NAMESPACE, SIGNATURE
-from sentinel.burnin.report import judge_run
+from sentinel.burnin.formats import FORMATS, write_reports
+from sentinel.burnin.manifest import NAMESPACE
+from sentinel.burnin.record import LAST
+from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.verdict import Verdict
+from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
 from tests.harness.example_run import ExampleRun
 
-needs_ssh_keygen = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
-
-
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = ExampleRun().write(tmp_path_factory.mktemp("ended") / "run")
-    write_reports(folder, judge_run(folder, Thresholds()))
-    return folder.path
+needs_ssh_keygen = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen"
+)
 
 
 @pytest.fixture
-def run(ended: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(ended, tmp_path / "run"))
+def folder(tmp_path: Path) -> RunFolder:
+    """Write a run that passed, with its reports, as a recorder leaves it."""
+    found = ExampleRun().write(tmp_path / "run")
+    rows = found.samples.read_text().splitlines()
+    counts = {"count": len(rows) - 1, "event_count": found.event_count()}
+    rows[-1] = json.dumps({**json.loads(rows[-1]), **counts})
+    found.samples.write_text("\n".join([*rows, ""]))
+    write_reports(found, judge_run(found))
+    return found
+
+
+# --- a record that ends before the run does --------------------------------------------------
+
+
+def cut_samples(folder: RunFolder) -> None:
+    rows = folder.samples.read_text().splitlines(keepends=True)
+    folder.samples.write_text("".join(rows[: len(rows) // 2]))
+
+
+def torn_last_sample(folder: RunFolder) -> None:
+    folder.samples.write_text(folder.samples.read_text()[:-5])
+
+
+def last_moved_up(folder: RunFolder) -> None:
+    rows = folder.samples.read_text().splitlines(keepends=True)
+    folder.samples.write_text("".join([*rows[:40], rows[-1]]))
+
+
+def cut_events(folder: RunFolder) -> None:
+    """Drop one event of which nothing else depends, as that of an XID may be."""
+    rows = folder.events.read_text().splitlines(keepends=True)
+    rows.remove(next(row for row in rows if "stressor.ready" in row))
+    folder.events.write_text("".join(rows))
+
+
+def no_end(folder: RunFolder) -> None:
+    rows = folder.events.read_text().splitlines(keepends=True)
+    folder.events.write_text("".join(rows[:-1]))
+
+
+@pytest.mark.parametrize(
+    "change", [cut_samples, torn_last_sample, last_moved_up, cut_events, no_end]
+)
+def test_a_record_that_ends_before_its_run_is_incomplete(
+    change: Callable[[RunFolder], None], folder: RunFolder
+) -> None:
+    assert judge_run(folder).verdict is Verdict.PASS
+    change(folder)
+    found = judge_run(folder)
+    assert found.verdict is Verdict.INCOMPLETE
+    text = FORMATS["text"](found, report_object(found))
+    assert "end before the run does" in text or "missing" in text or "has ended" in text
+
+
+def test_the_recorder_counts_events_and_samples_last(folder: RunFolder) -> None:
+    last = json.loads(folder.samples.read_text().splitlines()[-1])
+    assert (last["event"], last["event_count"]) == (LAST, folder.event_count())
+
+
+# --- the manifest ----------------------------------------------------------------------------
+
+
+def changed(folder: RunFolder) -> str:
+    header = folder.header.read_text()
+    folder.header.write_text(header.replace("node-7", "node-8"))
+    return "run.json was changed"
+
+
+def report_changed(folder: RunFolder) -> str:
+    folder.report.write_text(folder.report.read_text().replace("PASS", "WARN"))
+    return "report.json was changed"
+
+
+def removed(folder: RunFolder) -> str:
+    folder.counters.unlink()
+    return "counters.json is missing"
+
+
+def added(folder: RunFolder) -> str:
+    (folder.path / "more").mkdir()
+    (folder.path / "more" / "note.txt").write_text("")
+    return "more/note.txt was added"
+
+
+def linked(folder: RunFolder) -> str:
+    folder.events.rename(folder.path.parent / "elsewhere")
+    folder.events.symlink_to(folder.path.parent / "elsewhere")
+    return "events.jsonl cannot be read"
+
+
+def no_manifest(folder: RunFolder) -> str:
+    folder.manifest.unlink()
+    return "manifest.json cannot be used"
+
+
+def broken_manifest(folder: RunFolder) -> str:
+    folder.manifest.write_text("[]")
+    return "manifest.json cannot be used"
+
+
+CHANGES = [changed, report_changed, removed, added, linked, no_manifest, broken_manifest]
+
+
+def test_a_folder_as_its_manifest_says_is_consistent(folder: RunFolder, cli: CommandLine) -> None:
+    out = cli("report", "--verify", str(folder.path)).out
+    assert out.startswith("consistent, not authentic")
+    assert "PASS  node-7" in out
+    json.loads(cli("report", "--verify", str(folder.path), "--json").out)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_missing_added_or_changed_file_is_found(
+    change: Callable[[RunFolder], str], folder: RunFolder, cli: CommandLine
+) -> None:
+    expected = change(folder)
+    code = ExitCode.USAGE if change is linked else ExitCode.INCOMPLETE
+    assert expected in cli("report", "--verify", str(folder.path), code=code).err
+
+
+def test_a_verdict_that_fails_does_so_when_it_is_verified(tmp_path: Path, cli: CommandLine) -> None:
+    folder = ExampleRun(wrong={1: 3}).write(tmp_path / "run")
+    write_reports(folder, judge_run(folder))
+    assert "FAIL" in cli("report", "--verify", str(folder.path), code=1).out
+    # Another report, and another manifest of it: what was recorded says more.
+    report = json.loads(folder.report.read_text())
+    good = judge_run(ExampleRun().write(tmp_path / "good"))
+    write_reports(folder, good)
+    assert "what was recorded is FAIL" in cli("report", "--verify", str(folder.path), code=3).err
+    assert report["verdict"] == "FAIL"
+
+
+def test_a_fail_stands_where_a_copy_has_nothing_to_compare_with(
+    folder: RunFolder, cli: CommandLine
+) -> None:
+    report = json.loads(folder.report.read_text())
+    folder.report.write_text(json.dumps({**report, "verdict": "FAIL"}))
+    assert "FAIL stands" in cli("report", str(folder.path), code=1).err
+
+
+def test_a_run_that_goes_on_has_no_manifest_of_its_former_part(folder: RunFolder) -> None:
+    from sentinel.burnin.run_folder import reopen
+    from sentinel.diagnostics.counters import CountersResult
+
+    folder.signature.write_text("former")
+    reopen(folder, (), CountersResult(counters=(), driver_error=None, stuck=False))
+    assert not folder.manifest.exists()
+    assert not folder.signature.exists()
+
+
+# --- signatures ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    return make_key(tmp_path / "key")
-
-
-def make_key(path: Path) -> Path:
-    words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(path))
+    path = tmp_path / "key"
+    words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ops", "-f", str(path))
     subprocess.run(words, check=True)
     return path
 
 
-def signers_of(key: Path, options: str = f'namespaces="{NAMESPACE}"') -> Path:
-    kind, public, _ = key.with_suffix(".pub").read_text().split()
-    file = key.with_suffix(".signers")
-    other = f"other@example.com {kind} {'A' * 68}"
-    file.write_text(f"{other}\nlab@example.com {options} {kind} {public}\n")
-    return file
-
-
-def test_a_run_is_as_at_its_end(run: Path, cli: CommandLine) -> None:
-    printed = cli("report", str(run), "--verify").out
-    assert printed.endswith("consistent, not authentic (no signers given)\n")
-
-
-CHANGES: list[tuple[Callable[[Path], object], str]] = [
-    (lambda run: (run / "samples.jsonl").unlink(), "samples.jsonl is missing"),
-    (lambda run: (run / "more.txt").touch(), "more.txt was added"),
-    (lambda run: (run / "run.json").write_text("{}"), "run.json was changed"),
-    (lambda run: (run / "report.json").write_text("{}"), "report.json was changed"),
-    (lambda run: (run / "events.jsonl").write_text("\n"), "events.jsonl was changed"),
-]
-
-
-@pytest.mark.parametrize(("change", "what"), CHANGES)
-@needs_ssh_keygen
-def test_what_is_missing_added_or_changed_is_named(
-    change: Callable[[Path], object], what: str, run: Path, key: Path, cli: CommandLine
-) -> None:
-    cli("report", str(run), "--sign", str(key))
-    change(run)
-    for words in ((), ("--signers", str(signers_of(key)))):
-        printed = cli("report", str(run), "--verify", *words, code=1).out
-        assert printed.splitlines()[1:] == [what]
-    assert f"is not signed: {what}" in cli("report", str(run), "--sign", str(key), code=2).err
-
-
-@needs_ssh_keygen
-def test_a_signature_proves_who_signed(run: Path, key: Path, cli: CommandLine) -> None:
-    words = ("report", str(run), "--verify", "--signers", str(signers_of(key)))
-    assert "it is not signed" in cli(*words, code=1).out
-    assert cli("report", str(run), "--sign", str(key)).out == f"signed: {run / SIGNATURE}\n"
-    assert 'authentic, signed by lab@example.com: Good "sentinel-burnin"' in cli(*words).out
+def signers_file(key: Path, name: str = "ops@example.org", options: str = "") -> str:
+    """Write a file of allowed signers with the public key."""
+    path = key.with_name("signers")
+    public = key.with_name("key.pub").read_text()
+    path.write_text(f"{name} {options} {public}")
+    return str(path)
 
 
 @needs_ssh_keygen
 @pytest.mark.parametrize(
-    "options",
-    ['namespaces="git"', f'namespaces="{NAMESPACE}",valid-before="20200101"', "cert-authority"],
+    ("options", "why"),
+    [
+        ("", None),
+        (f'namespaces="{NAMESPACE}"', None),
+        ('namespaces="file,git"', "not permitted for use in signature namespace"),
+        ('valid-before="20200101"', "signed by none"),
+        ('valid-after="20990101"', "signed by none"),
+    ],
 )
-def test_a_key_that_is_not_allowed_for_it_proves_nothing(
-    options: str, run: Path, key: Path, cli: CommandLine
+def test_a_signature_is_of_an_allowed_signer_for_this_purpose_and_now(
+    options: str, why: str | None, folder: RunFolder, key: Path, cli: CommandLine
 ) -> None:
-    cli("report", str(run), "--sign", str(key))
-    signers = str(signers_of(key, options))
-    printed = cli("report", str(run), "--verify", "--signers", signers, code=1).out
-    assert f"\n{MANIFEST}: " in printed
-    assert "authentic" not in printed
+    assert "PASS" in cli("report", "--sign", str(key), str(folder.path)).out
+    words = ("report", "--verify", "--signers", signers_file(key, options=options))
+    printed = cli(*words, str(folder.path), code=3 if why else 0)
+    assert why in printed.err if why else "signed by ops@example.org" in printed.out
 
 
 @needs_ssh_keygen
-def test_the_signature_of_another_key_purpose_or_state_proves_nothing(
-    run: Path, key: Path, tmp_path: Path, cli: CommandLine
+def test_what_is_signed_by_another_key_or_not_at_all_is_refused(
+    folder: RunFolder, key: Path, cli: CommandLine
 ) -> None:
-    words = ("report", str(run), "--verify", "--signers", str(signers_of(key)))
-    cli("report", str(run), "--sign", str(make_key(tmp_path / "other")))
-    cli(*words, code=1)
-    (run / SIGNATURE).unlink()
-    given = ("-f", str(key), "-n", "git", str(run / MANIFEST))
-    subprocess.run(("ssh-keygen", "-Y", "sign", *given), check=True, capture_output=True)
-    cli(*words, code=1)
-    cli("report", str(run), "--sign", str(key))
-    (run / MANIFEST).write_text((run / MANIFEST).read_text() + "\n")
-    assert "authentic" not in cli(*words, code=1).out
+    path, signers = str(folder.path), signers_file(key)
+    words = ("report", "--verify", "--signers", signers, path)
+    assert "is not signed" in cli(*words, code=3).err
+    other = key.with_name("other")
+    made = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other))
+    subprocess.run(made, check=True)
+    cli("report", "--sign", str(other), path)
+    assert "signed by none of" in cli(*words, code=3).err
+    # A signature of this key for another purpose.
+    signed = ("ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", "file", str(folder.manifest))
+    folder.signature.unlink()
+    subprocess.run(signed, check=True)
+    assert "signed by none of" in cli(*words, code=3).err
+    # One of another manifest.
+    cli("report", "--sign", str(key), path)
+    cli(*words)
+    folder.manifest.write_text(folder.manifest.read_text() + "\n")
+    assert "signed by none of" in cli(*words, code=3).err
 
 
-def test_without_ssh_keygen_it_is_named(
-    run: Path, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+@needs_ssh_keygen
+def test_nothing_is_signed_that_is_not_consistent(
+    folder: RunFolder, key: Path, cli: CommandLine
 ) -> None:
-    (run / SIGNATURE).touch()
-    signers = tmp_path / "signers"
-    signers.touch()
+    changed(folder)
+    printed = cli("report", "--sign", str(key), str(folder.path), code=3)
+    assert "run.json was changed" in printed.err
+    assert not folder.signature.exists()
+
+
+@pytest.mark.parametrize("words", [("--sign", "/nowhere/key"), ("--verify", "--signers", "s")])
+def test_a_missing_program_or_key_is_an_error(
+    words: tuple[str, ...],
+    folder: RunFolder,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "s").write_text("")
+    folder.signature.write_text("")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for words in (("--sign", "key"), ("--verify", "--signers", str(signers))):
-        error = cli("report", str(run), *words, code=2).err
-        assert "signatures need ssh-keygen, which is not installed" in error
-        assert "Install OpenSSH 8.2 or newer" in error
+    printed = cli("report", *words, str(folder.path), code=ExitCode.USAGE)
+    assert "ssh-keygen cannot be run" in printed.err
+    assert "OpenSSH" in printed.err
 
 
-@needs_ssh_keygen
-def test_a_run_of_an_earlier_version_is_signed_as_it_is(
-    run: Path, key: Path, cli: CommandLine
-) -> None:
-    (run / MANIFEST).unlink()
-    cli("report", str(run), "--sign", str(key))
-    cli("report", str(run), "--verify", "--signers", str(signers_of(key)))
-    error = cli("report", str(run), "--verify", "--signers", "/nowhere", code=2).err
-    assert "--signers /nowhere cannot be read" in error
-
-
-def test_a_run_without_a_manifest_is_not_verified(run: Path, cli: CommandLine) -> None:
-    (run / MANIFEST).unlink()
-    assert f"has no {MANIFEST}" in cli("report", str(run), "--verify", code=2).err
-    assert "--signers is for --verify" in cli("report", str(run), "--signers", "x", code=2).err
+def test_options_that_need_each_other(folder: RunFolder, cli: CommandLine) -> None:
+    cli("report", "--signers", "x", str(folder.path), code=ExitCode.USAGE)
+    cli("report", "--verify", "--html", str(folder.path), code=ExitCode.USAGE)
