@@ -17,7 +17,7 @@ from sentinel.fleet import follow, run_folder
 from sentinel.fleet.node_files import hash_of
 from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.command_line import CommandLine
-from tests.harness.example_fleet import Fleets, node_report
+from tests.harness.example_fleet import Fleets, just_accepted, node_report
 
 SLOW = {(2, 3): 0.8}
 GONE = frozenset({1})
@@ -100,7 +100,8 @@ def test_a_file_of_thresholds_replaces_limits(
 def test_a_fleet_with_seven_gpus_on_every_node_is_judged_by_what_was_ordered(
     form: str, text: str, code: int, said: str, fleets: Fleets, tmp_path: Path, cli: CommandLine
 ) -> None:
-    folder = fleets.write(short=frozenset(range(6)), run_file=False).path
+    template = just_accepted(fleets.template)
+    folder = fleets.write(short=frozenset(range(6)), run_file=False, template=template).path
     words = ["fleet", "report", str(folder), f"--{form}"]
     cli(*words, code=0)  # all nodes are alike
     file = tmp_path / "node.toml"

@@ -13,7 +13,7 @@ import pytest
 from sentinel.burnin.levels import find_plan
 from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
-from tests.harness.example_fleet import Fleets, node_report
+from tests.harness.example_fleet import Fleets, just_accepted, node_report
 
 Report = dict[str, Any]
 
@@ -28,11 +28,7 @@ def started(ago: timedelta) -> str:
 @pytest.fixture(scope="module")
 def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
     folder = tmp_path_factory.mktemp("fleets")
-    template = node_report(folder)
-    plan = {**template["run"]["plan"], "name": STANDARD.name, "hash": STANDARD.hash}
-    run = {**template["run"], "plan": plan, "simulated": False}
-    run["started"] = started(timedelta(hours=2))
-    return Fleets({**template, "run": run}, folder)
+    return Fleets(just_accepted(node_report(folder)), folder)
 
 
 def screened(report: Report) -> None:

@@ -223,5 +223,5 @@ def test_the_next_step(faulty: str, good: str, drained: str | None, step: str) -
 def test_a_run_that_proves_nothing_makes_no_gpu_good(
     verdict: GpuVerdict | None, good: set[str]
 ) -> None:
-    gpu = SimpleNamespace(uuid="GPU-1", index=0, verdict=verdict, verified=None)
+    gpu = SimpleNamespace(uuid="GPU-1", index=0, verdict=verdict, verified=None, faults=())
     assert drain.passed([cast("GpuStatus", gpu)]) == good
