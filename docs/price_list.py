@@ -42,7 +42,8 @@ FEATURES: Mapping[str, str] = {
         " cli/tools/report.py *counters* checks.py diagnostics/kernel_log.py probe/xids.py web/*"
     ),
     "reservations, allocations, sessions, pauses": (
-        "*reserv* core/node/sessions.py core/node/commands.py core/node/command_result.py"
+        "*reserv* *grants.py core/node/sessions.py core/node/commands.py"
+        " core/node/command_result.py"
     ),
     "settings, schedules, selection of GPUs": "config/* *settings*",
     "one daemon per state: registry, locks, detaching, systemd, log": (

@@ -167,10 +167,8 @@ class ApiContext:
 
     def _cancel(self, bound: Bound) -> None:
         kind, id_ = bound
-        if kind is None:
-            self.supervisor.post(CancelBurnin, by=THIS_PROCESS, id=id_)
-        else:
-            self.supervisor.post(CancelGrant, by=THIS_PROCESS, kind=kind, id=id_)
+        end = CancelBurnin if kind is None else partial(CancelGrant, kind=kind)
+        self.supervisor.post(end, by=THIS_PROCESS, id=id_)
 
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""

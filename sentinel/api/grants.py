@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -31,7 +30,7 @@ from sentinel.protocol.commands import (
     LEASE_S,
     Caller,
     CancelGrant,
-    CommandReply,
+    Command,
     Extend,
     GrantKind,
     Refusal,
@@ -40,7 +39,6 @@ from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Grant, Reservation
 
 T = TypeVar("T", bound=Grant)
-Key = tuple[GrantKind, str]
 
 #: How often the lease of what a client waits for is renewed.
 _RENEW_EVERY_S = LEASE_S / 3
@@ -62,9 +60,9 @@ class Grants:
         self._supervisor = supervisor
         self._writer = writer
         #: How many connections wait for each grant.
-        self.waiting: Counter[Key] = Counter()
+        self.waiting: Counter[tuple[GrantKind, str]] = Counter()
         #: How many of them are writing it, or have no reply yet to the end of the lease.
-        self._keeping: Counter[Key] = Counter()
+        self._keeping: Counter[tuple[GrantKind, str]] = Counter()
 
     def update(self) -> None:
         """Set what the file of the reservations should have now."""
@@ -77,10 +75,12 @@ class Grants:
     async def obtain(
         self,
         kind: type[T],
-        id_: str,
-        by: Caller,
-        asking: Coroutine[Any, Any, CommandReply],
         complete: Callable[[], Awaitable[None]],
+        command: Callable[..., Command],
+        *,
+        by: Caller,
+        id_: str,
+        **fields: Any,
     ) -> T:
         """Request a grant, and return it when the client has to be told of nothing else.
 
@@ -89,64 +89,41 @@ class Grants:
 
         Args:
             kind: The class of the grant.
-            id_: Its id.
-            by: The caller.
-            asking: Sends the request, and returns the reply that has accepted it.
             complete: Waits until the client can use what it is granted.
+            command: The class of the command that requests it.
+            by: The caller.
+            id_: The id of the grant.
+            fields: The other fields of the command.
 
         Raises:
             ProblemError: It was refused, could not be completed or stored, or was ended meanwhile.
         """
-        await self._accepted(kind, id_, by, asking)
-        known = self._views.grant(kind, id_)
-        if known is not None and known.lease is None:  # its answer was lost
-            await self._stored(known, "The reservation is not stored")
-            return known
-        async with self._provisional(kind, id_, by):
-            await complete()
-            return await self._keep(kind, id_, by)
-
-    async def _accepted(
-        self, kind: type[T], id_: str, by: Caller, asking: Coroutine[Any, Any, CommandReply]
-    ) -> None:
-        """Await the reply to a request; undo it if the client disconnects before the reply.
-
-        Raises:
-            ProblemError: It was refused, or there is no reply.
-        """
-        reply = asyncio.create_task(asking)
-        # Another connection for the same may end meanwhile, which undoes nothing then.
-        with self._counted((kind.kind, id_)):
-            try:
-                await asyncio.shield(reply)
-            except asyncio.CancelledError as error:
-                await reply  # the supervisor has the request, and the views come before its reply
-                end = error
-            else:
-                return
-        async with self._provisional(kind, id_, by):
-            raise end
-
-    @asynccontextmanager
-    async def _provisional(self, kind: type[T], id_: str, by: Caller) -> AsyncIterator[None]:
-        """Renew a lease during the block; undo the grant if the block fails.
-
-        Not if another connection waits for it, or may have been told of it. If this process ends
-        meanwhile, so does the lease.
-        """
         key = kind.kind, id_
-        renewing = asyncio.create_task(self._renew(partial(Extend, by=by, kind=kind.kind, id=id_)))
-        with self._counted(key):
-            try:
-                yield
-            except BaseException:
-                known = self._views.grant(kind, id_)
-                is_told = known is None or known.lease is None or self._keeping[key] > 0
-                if self.waiting[key] == 1 and not is_told:
-                    self._supervisor.post(CancelGrant, by=by, kind=kind.kind, id=id_)
-                raise
-            finally:
-                renewing.cancel()
+        extend = partial(Extend, by=by, kind=kind.kind, id=id_)
+        asking = self._supervisor.execute(command, by=by, id=id_, **fields)
+        accepted = asyncio.create_task(asking)
+        renewing = asyncio.create_task(self._renew(extend))
+        self.waiting[key] += 1
+        try:
+            await asyncio.shield(accepted)
+            known = self._views.grant(kind, id_)
+            if known is not None and known.lease is None:  # its answer was lost
+                if isinstance(known, Reservation):
+                    await self._writer.wait_written("The reservation is not stored")
+                return known
+            await complete()
+            return await self._keep(kind, id_, extend)
+        except BaseException:
+            await accepted  # no request that was refused has anything to undo
+            known = self._views.grant(kind, id_)
+            is_told = known is None or known.lease is None or self._keeping[key] > 0
+            if self.waiting[key] == 1 and not is_told:
+                self._supervisor.post(CancelGrant, by=by, kind=kind.kind, id=id_)
+            raise
+        finally:
+            renewing.cancel()
+            self.waiting[key] -= 1
+            self.waiting += Counter()  # without those that are zero
 
     async def _renew(self, extend: Callable[..., Extend]) -> None:
         """Renew a lease until this is cancelled."""
@@ -154,23 +131,22 @@ class Grants:
             await asyncio.sleep(_RENEW_EVERY_S)
             self._supervisor.post(extend)
 
-    async def _keep(self, kind: type[T], id_: str, by: Caller) -> T:
+    async def _keep(self, kind: type[T], id_: str, extend: Callable[..., Extend]) -> T:
         """Store a grant and end its lease, as above; the response must follow without a wait.
 
         Raises:
             ProblemError: It was ended meanwhile, could not be stored, or there is no reply.
         """
-        extend = partial(Extend, by=by, kind=kind.kind, id=id_)
         reply = await self._supervisor.request(extend)
         known = self._views.grant(kind, id_)
         if known is None or reply.refused is Refusal.NOT_FOUND:
-            what = f"The {kind.kind} was ended before it was complete."
-            raise ProblemError(Code.CONFLICT, what)
+            raise ProblemError(Code.CONFLICT, f"The {kind.kind} was ended before it was complete.")
         check_accepted(reply)
         count = partial(self._count_keeping, (kind.kind, id_))
         count(1)
         try:
-            await self._stored(known, "Nothing is reserved")
+            if isinstance(known, Reservation):  # an allocation does not outlive the daemon
+                await self._writer.wait_written("Nothing is reserved")
             # The views that come before the reply show it without a lease.
             self._supervisor.submit(lambda _: count(-1), extend, kept=True)
         except BaseException:
@@ -178,26 +154,7 @@ class Grants:
             raise
         return known
 
-    def _count_keeping(self, key: Key, change: int) -> None:
+    def _count_keeping(self, key: tuple[GrantKind, str], change: int) -> None:
         self._keeping[key] += change
         self._keeping += Counter()  # without those that are zero
         self.update()
-
-    async def _stored(self, known: Grant, otherwise: str) -> None:
-        """Wait until a reservation is on disk; an allocation does not outlive the daemon.
-
-        Raises:
-            ProblemError: It cannot be written in time; the message begins with ``otherwise``.
-        """
-        if isinstance(known, Reservation):
-            await self._writer.wait_written(otherwise)
-
-    @contextmanager
-    def _counted(self, key: Key) -> Iterator[None]:
-        """Count a connection that waits for a grant."""
-        self.waiting[key] += 1
-        try:
-            yield
-        finally:
-            self.waiting[key] -= 1
-            self.waiting += Counter()  # without those that are zero

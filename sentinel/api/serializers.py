@@ -30,6 +30,13 @@ def _like(kind: type[T], source: object, **others: Any) -> T:
     )
 
 
+def _begun(
+    kind: type[T], one: views.Grant | views.Session | views.BurninRunView, now: float, **others: Any
+) -> T:
+    """Describe what a client has begun: since when, and the client."""
+    return _like(kind, one, since=_date(one.since, now), holder=_holder(one.by), **others)
+
+
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:
     """Describe the daemon, its GPUs, reservations, allocations and sessions.
 
@@ -93,33 +100,26 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
 
 def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
     """Describe the burn-in."""
-    return _like(api_types.BurninInfo, one, since=_date(one.since, now), holder=_holder(one.by))
+    return _begun(api_types.BurninInfo, one, now)
 
 
 def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
     """Describe one reservation, or a request with its place in the queue."""
     waiting = [request.id for request in shown.queue]
-    return _like(
+    return _begun(
         api_types.ReservationInfo,
         one,
+        now,
         indices=_indices(one.gpus or one.named, shown),
         place=waiting.index(one.id) + 1 if one.id in waiting else 0,
-        since=_date(one.since, now),
         until=_date(one.until, now),
-        holder=_holder(one.by),
     )
 
 
 def session(one: views.Session, shown: Views, now: float) -> api_types.SessionInfo:
     """Describe one session."""
-    return _like(
-        api_types.SessionInfo,
-        one,
-        indices=_indices(one.gpus, shown),
-        since=_date(one.since, now),
-        until=_date(one.until, now),
-        holder=_holder(one.by),
-    )
+    indices, until = _indices(one.gpus, shown), _date(one.until, now)
+    return _begun(api_types.SessionInfo, one, now, indices=indices, until=until)
 
 
 def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
@@ -145,13 +145,7 @@ def sessions(shown: Views, now: float) -> tuple[api_types.SessionInfo, ...]:
 def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
     """Describe one allocation."""
     indices = {view.uuid: view.index for view in shown.gpus}
-    return _like(
-        api_types.AllocationInfo,
-        one,
-        index=indices.get(one.gpu),
-        since=_date(one.since, now),
-        holder=_holder(one.by),
-    )
+    return _begun(api_types.AllocationInfo, one, now, index=indices.get(one.gpu))
 
 
 def budget(view: views.GpuView, allocations: Iterable[views.Allocation]) -> api_types.MemoryBudget:

@@ -20,7 +20,6 @@ from sentinel.core.node import (
     daemon,
     grants,
     probe_supervision,
-    reservations,
     serving_processes,
     sessions,
     starts,
@@ -156,7 +155,7 @@ _RULES: tuple[Rule, ...] = (
     on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
     # The serving processes, and what clients have.
     serving_processes.step_api,
-    reservations.serve,
+    grants.serve,
     on_each_gpu(newcomer.limit_memory),
     probe_supervision.step,
     serving_processes.step_spare_probe,

@@ -14,8 +14,9 @@ from sentinel.core.burnin_progress import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.observation import Observation
 from sentinel.core.step import Action, Event, Step
+from sentinel.protocol.commands import GrantKind
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.views import Reservation, Session
+from sentinel.protocol.views import Allocation, Grant, Reservation, Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,19 @@ class State:
     #: The daemon starts again after the shutdown.
     restart: bool = False
     finished: bool = False
+
+    @property
+    def allocations(self) -> Mapping[str, Allocation]:
+        """The allocations of all GPUs, by id."""
+        return {
+            id_: allocation
+            for gpu_state in self.gpu_states.values()
+            for id_, allocation in gpu_state.allocations.items()
+        }
+
+    def grants(self, kind: GrantKind) -> Mapping[str, Grant]:
+        """Return the grants of one kind by their ids, also requests that wait."""
+        return self.reservations if kind is GrantKind.RESERVATION else self.allocations
 
     @property
     def served(self) -> bool:

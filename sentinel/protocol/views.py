@@ -39,6 +39,8 @@ class _Grant:
     by: Caller
     #: When it was granted; while it waits in the queue, when it entered that.
     since: float
+    #: When it ends; None without a limit.
+    until: float | None = None
     #: When it ends unless it is extended; None once its client has the answer.
     lease: float | None = None
 
@@ -55,9 +57,8 @@ class Reservation(_Grant):
     #: How many GPUs.
     count: int
     reason: str
-    #: How long it lasts from ``since`` on, and when it ends; None without a limit.
+    #: How long it lasts from ``since`` on; None without a limit.
     seconds: float | None = None
-    until: float | None = None
     #: Whether it ends with the process ``by``.
     bound: bool = False
 
@@ -74,11 +75,6 @@ class Allocation(_Grant):
     def gpus(self) -> tuple[str, ...]:
         """The GPU."""
         return (self.gpu,)
-
-    @property
-    def until(self) -> float | None:
-        """None: it has no time limit."""
-        return None
 
     @property
     def bound(self) -> bool:

@@ -108,10 +108,12 @@ async def _reserve(
     gpus = views.select(body.gpus)
     # Before a stressor is stopped for a reservation that could not be kept.
     await writer.test_disk("Nothing is reserved")
-    asking = context.supervisor.execute(
+    return await context.grants.obtain(
+        Reservation,
+        lambda: _gpus_granted(context, by, id_, deadline),
         Reserve,
         by=by,
-        id=id_,
+        id_=id_,
         reason=body.reason,
         gpus=gpus,
         count=body.count or 0,
@@ -120,18 +122,12 @@ async def _reserve(
         wait=body.wait_s > 0,
     )
 
-    async def complete() -> None:
-        held = await _granted(context, by, id_, deadline)
-        await gpus_free(views, held.gpus, deadline)
 
-    return await context.grants.obtain(Reservation, id_, by, asking, complete)
-
-
-async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -> Reservation:
-    """Wait in the queue.
+async def _gpus_granted(context: ApiContext, by: Caller, id_: str, deadline: float) -> None:
+    """Wait in the queue, and until the GPUs are free.
 
     Raises:
-        ProblemError: The GPUs were not available in time, or a user has ended the request.
+        ProblemError: The GPUs were not available or free in time, or a user has ended the request.
     """
     views = context.views
 
@@ -150,7 +146,7 @@ async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -
     granted = views.grant(Reservation, id_)
     if granted is None:
         raise ProblemError(Code.CONFLICT, "The request was ended while it waited.")
-    return granted
+    await gpus_free(views, granted.gpus, deadline)
 
 
 def _check(body: ReservationRequest, by: Caller) -> None:
@@ -243,12 +239,15 @@ async def allocate_memory(
         ProblemError: It was refused, the memory is not free in time, or another client ended it.
     """
     deadline = time.monotonic() + wait_s
-    asking = context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
-
-    async def complete() -> None:
-        await memory_free(context.views, gpu, time.monotonic(), deadline)
-
-    return await context.grants.obtain(Allocation, id_, by, asking, complete)
+    return await context.grants.obtain(
+        Allocation,
+        lambda: memory_free(context.views, gpu, time.monotonic(), deadline),
+        Allocate,
+        by=by,
+        id_=id_,
+        gpu=gpu,
+        size=size,
+    )
 
 
 def resolve_holder(by: Caller, pid: int | None) -> Caller:

@@ -16,11 +16,9 @@ from sentinel.core import faults
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node import (
-    allocations,
     burnin_commands,
     daemon,
     grants,
-    reservations,
     sessions,
     starts,
 )
@@ -266,8 +264,8 @@ _APPLY: Mapping[type[Command], Callable[[State, Any, Observation], Accepted]] = 
     EndSession: sessions.end,
     StartBurnin: burnin_commands.start,
     CancelBurnin: burnin_commands.cancel,
-    Reserve: reservations.reserve,
-    Allocate: allocations.allocate,
+    Reserve: grants.reserve,
+    Allocate: grants.allocate,
     Extend: grants.extend,
     CancelGrant: grants.cancel,
 }

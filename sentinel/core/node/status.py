@@ -182,11 +182,7 @@ def host_view(state: State, now: float, host: Host) -> HostView:
         workload=state.config.workload,
         gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
-        allocations=tuple(
-            allocation
-            for gpu_state in state.gpu_states.values()
-            for allocation in gpu_state.allocations.values()
-        ),
+        allocations=tuple(state.allocations.values()),
         burnin=_run_view(state.burnin_run),
         expected_gpus=state.config.expect_gpus,
         ending=state.shutdown.reason if state.shutdown is not None else None,

@@ -45,6 +45,11 @@ def reserve(api: ApiServer, **wish: Any) -> Reply:
     return ask(api, "PUT", f"/v1/reservations/{id_}", wish)
 
 
+def is_kept(api: ApiServer) -> bool:
+    """Check whether the supervisor has ended the leases; the responses do not wait for it."""
+    return all(one.lease is None for one in api.supervisor.reservations.values())
+
+
 def on_disk(api: ApiServer) -> list[str]:
     file = Path(api.spec.state) / RESERVATIONS.name
     return [one.id for one in RESERVATIONS.load(file, Clocks.read())[0]]
@@ -180,6 +185,7 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
     wish: dict[str, Any] = {"count": 1, "wait_s": 60, "id": "d" * 8, "reason": "training"}
     with ApiServer(tmp_path) as api:
         first = reserve(api, **wish)
+        api.wait_for(lambda: is_kept(api))
         api.kill()  # as it could after the confirmation and before the response
         api.start()
         eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
@@ -272,7 +278,7 @@ def test_a_client_is_answered_once_its_reservation_is_stored(api: ApiServer) -> 
     made = reserve(api, count=1)
     assert made.status == 200
     assert on_disk(api) == [made.body["id"]]
-    assert any(map(ends_a_lease, api.commands)), "it is on its way before the response"
+    api.wait_for(lambda: any(map(ends_a_lease, api.commands)))
     api.set(phase=api.supervisor.phase)  # views in which it has its lease
     assert reserve(api, gpus=["1"]).status == 200
     assert on_disk(api)[0] == made.body["id"]
@@ -292,6 +298,7 @@ def test_a_client_that_disconnects_before_its_answer_gets_no_reservation(api: Ap
 def test_a_lease_is_renewed_while_its_client_waits(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         reserve(api, gpus=["0"])
+        api.wait_for(lambda: is_kept(api))
         api.commands.clear()
         with waiting_client(api, gpus=["0"], wait_s=60, id="f" * 8):
             api.wait_for(lambda: sum(isinstance(command, Extend) for command in api.commands) >= 2)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import commands, grants, reservations
+from sentinel.core.node import commands, grants
+from sentinel.core.node.grants import QUEUE
 from sentinel.core.node.reservation_queue import choose
-from sentinel.core.node.reservations import QUEUE
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, SendTo, Step, chain
@@ -91,7 +91,7 @@ class Node:
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
         self.now += seconds
-        rules = grants.expire, reservations.serve
+        rules = grants.expire, grants.serve
         step = chain(Step(self.state), rules, Observation(now=self.now))
         self.state, self.due = step.state, step.due
         return [event.name for event in step.events]
