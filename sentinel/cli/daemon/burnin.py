@@ -85,7 +85,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: The options of the short help: they are for a burn-in, or say on what it runs.
 _SHOWN = (
     *("level", "file", "show_plan", "target", "resume", "fail_fast", "as_json", "limits"),
-    *("expect", "expect_gpus", "strict", "simulate", "gpus", "memory"),
+    *("expect", "expect_gpus", "strict", "simulate", "gpus", "run_for"),
 )
 
 

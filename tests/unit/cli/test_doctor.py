@@ -45,7 +45,9 @@ def test_the_json_report_identifies_gpus_by_uuid() -> None:
     body = as_object(diagnose(with_gpu(display=(1,))))
     assert body["verdict"] == "warning"
     assert isinstance(body["lines"], list)
-    (display,) = (row for row in body["lines"] if row["check"] == "display")
+    (display,) = (
+        row for row in body["lines"] if row["check"] == "display" and row["gpu"] == "GPU-1"
+    )
     assert display == {
         "check": "display",
         "gpu": "GPU-1",
