@@ -19,7 +19,7 @@ from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
 from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError, raise_error
-from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, STRICT_VARIABLE
 from sentinel.host.regular_file import read_regular, why_untrusted
 from sentinel.protocol.commands import Given
 
@@ -29,8 +29,6 @@ FILE_VARIABLE = "SENTINEL_CONFIG"
 TOKEN_VARIABLE = "SENTINEL_TOKEN_FILE"  # noqa: S105 - the name of a variable
 #: The file that says what a node must be.
 EXPECTATION_VARIABLE = "SENTINEL_EXPECT"
-#: Whether a WARN ends a command with 1.
-STRICT_VARIABLE = "SENTINEL_STRICT"
 #: Variables with the prefix that are not settings: of commands, and of the scripts for Slurm.
 _OTHER_VARIABLES = (
     *(FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED, TOKEN_VARIABLE),

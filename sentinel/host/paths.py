@@ -17,6 +17,8 @@ from sentinel.host.regular_file import make_private, why_untrusted
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
 #: The variable with the folder of the simulated GPUs; if it is set, they are used.
 SIMULATED = "SENTINEL_SIM_DIR"
+#: Whether a WARN ends a command with 1.
+STRICT_VARIABLE = "SENTINEL_STRICT"
 #: The longest path of a Unix socket: sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH_BYTES = 107
 

@@ -16,6 +16,7 @@ from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Inventory,
+    Listed,
     ProbeMessage,
     ProbeSpec,
     Watch,
@@ -74,12 +75,12 @@ class ProbeHarness:
         return message
 
     def reading(self, matches: Callable[[Reading], bool]) -> Reading:
-        """Receive readings until one matches; return it."""
+        """Receive readings until one matches; return it. A loss brings a list of the GPUs, too."""
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
             message = self.next_message()
-            assert isinstance(message, Reading)
-            if matches(message):
+            assert isinstance(message, Reading | Listed)
+            if isinstance(message, Reading) and matches(message):
                 return message
         message_ = "no matching reading within the timeout"
         raise AssertionError(message_)

@@ -14,9 +14,8 @@ import click
 
 from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
-from sentinel.config.sources import STRICT_VARIABLE
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.paths import SIMULATED
+from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
 from sentinel.units import parse_duration, split_selectors
 
 if TYPE_CHECKING:

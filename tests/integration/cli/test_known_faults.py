@@ -46,7 +46,7 @@ def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     daemon.start(2, *flags)
     eventually(lambda: daemon.gpu(1).read_s is not None)
     healthy = daemon.run_unchecked("slurm", "healthcheck").out
-    assert healthy == f"{PREFIX} no fault on 2 GPUs\n"
+    assert healthy == f"{PREFIX} no fault on 2 GPUs; the number of GPUs was not checked\n"
     plant(daemon.host)
     eventually(lambda: daemon.gpu(1).faults)
     (fault,) = daemon.gpu(1).faults
@@ -79,7 +79,10 @@ def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
     log = Path(daemon.client.status().daemon.log or "")
     eventually(lambda: log.read_text().count("gpu.xid") >= 4)
     assert daemon.gpu().faults == ()
-    assert daemon.run("slurm", "healthcheck") == f"{PREFIX} no fault on 1 GPU\n"
+    assert (
+        daemon.run("slurm", "healthcheck")
+        == f"{PREFIX} no fault on 1 GPU; the number of GPUs was not checked\n"
+    )
 
 
 def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> None:

@@ -44,6 +44,7 @@ def test_gpus_have_the_names_of_nvml(ask: Ask) -> None:
             "pci_bus_id": "00000000:0A:00.0",
             "memory_total": 16 * 2**30,
             "serial": "1650000000000",
+            "renumbered": None,
         },
         {
             "uuid": SECOND,
@@ -52,6 +53,7 @@ def test_gpus_have_the_names_of_nvml(ask: Ask) -> None:
             "pci_bus_id": "00000000:0B:00.0",
             "memory_total": 16 * 2**30,
             "serial": "1650000000001",
+            "renumbered": None,
         },
     ]
 

@@ -141,7 +141,7 @@ def test_the_help_of_burnin_fits_a_page_and_has_what_is_its_own(
         "--expect-gpus",
     }
     assert listed(cli, "burnin", "--help") >= own
-    assert "sentinel burnin --help-all shows the rest, such as --rearm" in text
+    assert "sentinel burnin --help-all shows the rest, such as --memory" in text
 
 
 def test_burnin_does_not_list_what_it_refuses(cli: CommandLine) -> None:
