@@ -32,6 +32,7 @@ from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
+from sentinel.protocol import __version__
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu_names import is_same_device
@@ -102,6 +103,8 @@ def read_run(folder: RunFolder) -> Recorded:
         )
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
+    if header["version"] == __version__ and header["plan"]["hash"] != plan.hash:
+        raise ConfigError(f"{folder.header}: the plan was changed after the run")
     try:
         records = load(plan, lines(folder.events), lines(folder.samples))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

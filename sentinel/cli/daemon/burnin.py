@@ -165,7 +165,7 @@ def command(
         if number is not None and simulate is None:
             daemon, simulated = _host_of(number)
         simulate = simulate if number is None else number
-    load_thresholds(limits)
+    _check_thresholds(limits)
     expected = Expectation()
     if resume is None:
         expected = load_expectation(expect, expect_gpus, is_here=simulated is None)
@@ -201,6 +201,12 @@ def command(
         state=str(state.absolute()),
     )
     return follow_new_run(order, as_json=flags["as_json"], verbose=flags["verbose"])
+
+
+def _check_thresholds(limits: str | None) -> None:
+    """Read a file of thresholds, and warn if nothing that is judged by it proves a GPU correct."""
+    if (why := load_thresholds(limits).node.why_unproved) is not None:
+        click.echo(f"sentinel: warning: no GPU will pass: {why}", err=True)
 
 
 def _check_workloads(

@@ -64,7 +64,7 @@ class Acceptance:
     def started(self, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start the script as the Job's container does."""
         script = DEPLOY / "acceptance" / "acceptance.sh"
-        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast", *self.more, *more)
+        words = ("--simulate", "2", "--plan", str(self.plan), "--fail-fast", *self.more, *more)
         return started_program("sh", script, *words, env=self.environment, cwd=ROOT)
 
     def run(self, code: int, *more: str) -> str:

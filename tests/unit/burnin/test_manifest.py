@@ -17,6 +17,7 @@ from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ExitCode
+from sentinel.protocol import __version__
 from tests.harness.command_line import CommandLine
 from tests.harness.example_run import ExampleRun
 
@@ -83,6 +84,16 @@ def test_a_record_that_ends_before_its_run_is_incomplete(
 def test_the_recorder_counts_events_and_samples_last(folder: RunFolder) -> None:
     last = json.loads(folder.samples.read_text().splitlines()[-1])
     assert (last["event"], last["event_count"]) == (LAST, folder.event_count())
+
+
+def test_a_plan_that_was_changed_is_no_plan_of_the_run(folder: RunFolder, cli: CommandLine) -> None:
+    header = json.loads(folder.header.read_text()) | {"version": __version__}
+    folder.header.write_text(json.dumps(header))
+    assert cli("report", str(folder.path)).out.startswith("PASS")
+    header["plan"]["phases"][1]["seconds"] = 1.0
+    folder.header.write_text(json.dumps(header))
+    found = cli("report", str(folder.path), code=ExitCode.USAGE)
+    assert "the plan was changed after the run" in found.err
 
 
 # --- the manifest ----------------------------------------------------------------------------
