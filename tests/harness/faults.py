@@ -399,10 +399,10 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("spikes", "95 C in every third reading", some(3, STEADY, temperature_c=95), FAIL,
                "temperature.gpu", source="NVML: the card's own maximum", sizes=(1,))
     for name, value in (("none", None), ("zero", 0), ("constant", 25)):
-        values = {"temperature_c": value}
-        ends = both(absent(), after(**values))
+        readings: dict[str, Any] = {"temperature_c": value}
+        ends = both(absent(), after(**readings))
         yield kind(f"sensor-{name}", f"its temperature reads {value} at any power",
-                   both(telemetry(**values), ends, before(**values)), INCOMPLETE, "temperature",
+                   both(telemetry(**readings), ends, before(**readings)), INCOMPLETE, "temperature",
                    source=_FIELD)
     yield kind("sensor-after", "a reading of 255 C after the run", after(temperature_c=255), PASS,
                source=_OWN, moments=(AFTER,), exempt=True)

@@ -285,6 +285,7 @@ def test_all_telemetry_is_converted_to_sentinels_units(ask: Ask) -> None:
         "remapped_uncorrected_total": 0,
         "remap_pending": True,
         "remap_failed": False,
+        "recovery_action": None,
         "fan_share": None,
         "performance_state": 0,
     }
