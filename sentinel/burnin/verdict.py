@@ -48,9 +48,12 @@ EXIT_CODES: Mapping[Verdict, ExitCode] = {
 }
 
 
+_STRICT = {Verdict.WARN: ExitCode.FAIL, Verdict.NOT_APPLICABLE: ExitCode.INCOMPLETE}
+
+
 def exit_code(verdict: Verdict, *, strict: bool) -> ExitCode:
-    """Choose the exit code of a verdict; a strict command fails for a warning, too."""
-    return ExitCode.FAIL if strict and verdict is Verdict.WARN else EXIT_CODES[verdict]
+    """Choose the exit code of a verdict; of a strict command it is 0 for PASS alone."""
+    return (_STRICT if strict else {}).get(verdict, EXIT_CODES[verdict])
 
 
 #: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,

@@ -259,6 +259,8 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel burnin --level .* --report \w+": _MEASURED,
     r"sentinel burnin --plan .*": _DAEMON_BURNIN
     + "test_the_daemon_runs_a_plan_and_occupies_its_gpus_again",
+    r"sentinel burnin --expect node.toml --strict --report DIR": "integration/cli/"
+    "test_expected_nodes.py::test_a_burn_in_keeps_what_it_expected",
     r"sentinel burnin --resume DIR": _DAEMON_BURNIN
     + "test_the_daemon_goes_on_with_a_run_that_was_cut",
     r"sentinel burnin (?:status|attach|cancel)": _DAEMON_BURNIN
@@ -296,6 +298,8 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_run_survives_its_controller_and_its_terminal",
     r"sentinel fleet (?:cancel|resume) .*": _FLEET
     + "test_a_cancelled_run_has_the_reports_of_what_was_done_and_goes_on",
+    r"sentinel fleet report COLLECTED .*": "unit/fleet/test_acceptance.py"
+    "::test_of_eight_nodes_the_seven_bad_ones_are_named_and_the_eighth_has_passed",
     r"sentinel fleet report DIR --expect-nodes .*": "unit/fleet/test_acceptance.py"
     "::test_of_nodes_by_name_each_without_a_report_is_missing",
     r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"

@@ -159,7 +159,7 @@ strict_option = click.option(
     "--strict",
     is_flag=True,
     envvar=STRICT_VARIABLE,
-    help=f"End with 1 for a WARN, too.  [also: {STRICT_VARIABLE}=on]",
+    help=f"End with 1 for a WARN, 3 for N/A.  [also: {STRICT_VARIABLE}=on]",
 )
 
 

@@ -37,9 +37,10 @@ def warned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("verdict", Verdict)
-def test_only_a_warning_has_another_exit_code(verdict: Verdict) -> None:
-    expected = ExitCode.FAIL if verdict is Verdict.WARN else EXIT_CODES[verdict]
-    assert exit_code(verdict, strict=True) is expected
+def test_only_a_pass_ends_with_0(verdict: Verdict) -> None:
+    others = {Verdict.WARN: ExitCode.FAIL, Verdict.NOT_APPLICABLE: ExitCode.INCOMPLETE}
+    assert exit_code(verdict, strict=True) is others.get(verdict, EXIT_CODES[verdict])
+    assert (exit_code(verdict, strict=True) is ExitCode.OK) == (verdict is Verdict.PASS)
     assert exit_code(verdict, strict=False) is EXIT_CODES[verdict]
 
 

@@ -6,14 +6,18 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.levels import find_plan
+from sentinel.burnin.report import judge_run, report_object
 from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, just_accepted, node_report
+from tests.harness.example_run import ExampleRun
 
 Report = dict[str, Any]
 
@@ -172,3 +176,76 @@ def test_a_byte_order_mark_changes_nothing_and_copies_are_named(
     assert [node["node"] for node in found["nodes"]] == [f"node-{number:04}" for number in range(6)]
     for name, what in copies.items():
         assert f"{name} is {what}, and was not read." in found["notices"]
+
+
+# --- eight nodes, of which one may go into service -------------------------------------------
+
+EXPECTATION = """
+gpus = 8
+[all]
+driver = "580.65.06"
+power_limit_w = 700
+"""
+
+
+def seven_gpus(report: Report) -> None:
+    report["gpus"].pop()
+
+
+def lower_limit(report: Report) -> None:
+    for gpu in report["gpus"]:
+        for reading in gpu["counters"].values():
+            reading["power_limit_w"] = 500.0
+
+
+def another_driver(report: Report) -> None:
+    report["node"]["driver"] = "570.00.01"
+    for gpu in report["gpus"]:
+        for reading in gpu["counters"].values():
+            reading["driver"] = "570.00.01"
+
+
+def truncated(report: Report) -> None:
+    """Judge a record whose samples end before the run does."""
+    with TemporaryDirectory() as folder:
+        run = ExampleRun(gpus=8, every=6.0, expectation="gpus = 8").write(Path(folder) / "run")
+        lines = run.samples.read_text().splitlines(keepends=True)
+        run.samples.write_text("".join(lines[: len(lines) * 2 // 3]))
+        judged = json.loads(FORMATS["json"](judge_run(run), report_object(judge_run(run))))
+    report["verdict"] = judged["verdict"]
+    for gpu, cut in zip(report["gpus"], judged["gpus"], strict=True):
+        gpu |= {name: cut[name] for name in ("verdict", "incomplete", "checks")}
+
+
+BAD = [
+    (seven_gpus, "7 of 8 are there"),
+    (lower_limit, "power_limit_w"),
+    (another_driver, "driver"),
+    (screened, "too short for a verdict (N/A)"),
+    (other_limits, "it was judged by another limit"),
+    (old, "it is too old"),
+    (truncated, "samples"),
+]
+
+
+def test_of_eight_nodes_the_seven_bad_ones_are_named_and_the_eighth_has_passed(
+    fleets: Fleets, cli: CommandLine, tmp_path: Path
+) -> None:
+    reports = {number: fleets.report(number, nodes=8) for number in range(8)}
+    for number, (change, _) in enumerate(BAD):
+        change(reports[number])
+    folder = fleets.write(run_file=False, nodes=8, reports=reports).path
+    expectation, names = tmp_path / "node.toml", tmp_path / "nodes.txt"
+    expectation.write_text(EXPECTATION)
+    names.write_text("\n".join(f"node-{number:04}" for number in range(8)))
+    words = ["fleet", "report", str(folder), "--strict"]
+    words += ["--expect", str(expectation), "--expect-nodes", str(names)]
+    found = {node["node"]: node for node in cli.json(*words, "--json", code=1)["nodes"]}
+    assert found.pop("node-0007")["verdict"] == "PASS"
+    for (_, what), node in zip(BAD, found.values(), strict=True):
+        assert node["verdict"] in {"FAIL", "INCOMPLETE"}, node["node"]
+        reasons = [*node["reasons"], *(text for gpu in node["gpus"] for text in gpu["reasons"])]
+        assert what in " ".join(reasons), (node["node"], reasons)
+    for number in range(8):
+        (folder / f"node-{number:04}.json").write_text(json.dumps(fleets.report(number, nodes=8)))
+    assert cli(*words).out.startswith("PASS")
