@@ -6,6 +6,7 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -102,7 +103,8 @@ def progress_events(
         plan = state.config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        view = view_of(gpu_state, plan, rulings[uuid].reason)
+        why_free = rulings[uuid].reason
+        view = view_of(gpu_state, plan, why_free, state.config.of(uuid), seen.now)
         fields = {name: getattr(view, name) for name in _PROGRESS}
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
@@ -115,14 +117,22 @@ _PROGRESS = (
 )
 
 
-def view_of(gpu_state: GpuState, plan: Plan, why_free: str) -> BurninFields:
+def view_of(
+    gpu_state: GpuState, plan: Plan, why_free: str, config: Config, now: float
+) -> BurninFields:
     """Build the view of a GPU's progress through a plan.
 
     Args:
         gpu_state: The GPU.
         plan: Its plan.
         why_free: The reason why it has no stressor, if it has none.
+        config: The configuration of the GPU.
+        now: The time.
     """
+    until = _cools_until(gpu_state, config)
+    if until is not None and not config.repeat:
+        left = math.ceil(max(0.0, until - now) / 60)
+        why_free += f"; given up unless it cools within {left} min"
     burnin = gpu_state.progress
     number = min(burnin.phase, len(plan.phases) - 1)
     phase, work = plan.phases[number], burnin.current
@@ -314,14 +324,21 @@ def _why_never_begun(gpu_state: GpuState, now: float, config: Config) -> str | N
 
     MIG mode ends by an operator's command alone; a GPU without work has no reason to cool down.
     """
-    match gpu_state.occupancy:
-        case Busy(rule="mig"):
-            return "it is not tested: MIG is enabled"
-        case Idle(since=since) if gpu_state.health is not None and not gpu_state.is_live:
-            is_hot = health.forbidding_cause(gpu_state, config) is HealthCause.TEMPERATURE
-            if is_hot and now >= max(since, gpu_state.health.heat_since) + HOT_S:
-                return "it was too hot for ten minutes without any work"
+    if isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "mig":
+        return "it is not tested: MIG is enabled"
+    until = _cools_until(gpu_state, config)
+    if until is not None and now >= until:
+        return "it was too hot for ten minutes without any work"
     return None
+
+
+def _cools_until(gpu_state: GpuState, config: Config) -> float | None:
+    """Compute how long an idle GPU may stay too hot to begin; None if it is not."""
+    idle, known = gpu_state.occupancy, gpu_state.health
+    if not isinstance(idle, Idle) or known is None or gpu_state.is_live:
+        return None
+    is_hot = health.forbidding_cause(gpu_state, config) is HealthCause.TEMPERATURE
+    return max(idle.since, known.heat_since) + HOT_S if is_hot else None
 
 
 def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:

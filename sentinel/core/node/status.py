@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.plan import Plan
+from sentinel.config.model import Config
 from sentinel.config.services import DEBUG
 from sentinel.core import attribution, child_facts, health
 from sentinel.core.attribution import foreign_memory
@@ -256,7 +256,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, own.plan, ruling.reason),
+        "burnin": _burnin_view(state, gpu_state, own, ruling.reason, now),
         "verified": child_facts.verified_work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -299,14 +299,14 @@ def _run_view(run: BurninRun | None) -> BurninRunView | None:
 
 
 def _burnin_view(
-    state: State, gpu_state: GpuState, plan: Plan | None, why_free: str
+    state: State, gpu_state: GpuState, config: Config, why_free: str, now: float
 ) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
-    run = state.burnin_run
+    run, plan = state.burnin_run, config.plan
     if run is not None and gpu_state.gpu.uuid in run.gpus:
         plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else burnin.view_of(gpu_state, plan, why_free)
+    return None if plan is None else burnin.view_of(gpu_state, plan, why_free, config, now)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

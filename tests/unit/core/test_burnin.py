@@ -193,7 +193,8 @@ def test_a_gpu_that_is_too_hot_to_begin_says_so_and_does_not_keep_the_run_waitin
     world.run_for(120)
     assert world.at(0).child is None
     waiting = world.events("burnin.progress")[-1].fields["waiting"]
-    assert waiting == "its health is critical because of its temperature"
+    hot = "its health is critical because of its temperature"
+    assert waiting == f"{hot}; given up unless it cools within 8 min"
     world.run_for(450)
     assert progress_of(world).ended is None
     finish(world)
