@@ -265,6 +265,8 @@ PROOFS: dict[str, str | Because] = {
     + "test_the_daemon_goes_on_with_a_run_that_was_cut",
     r"sentinel burnin (?:status|attach|cancel)": _DAEMON_BURNIN
     + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
+    r"sentinel report DIR --(?:sign|verify) .*": "unit/burnin/test_manifest.py"
+    "::test_a_signature_is_of_an_allowed_signer_for_this_purpose_and_now",
     r"sentinel report.*": HERE,
     # Without a daemon.
     r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"

@@ -494,8 +494,9 @@ def test_what_was_counted_before_a_reset_is_judged_after_a_resumption(
         process.send_signal(signal.SIGINT)
         output_of(process, ExitCode.INCOMPLETE)
     registry.inject_figures(uuid, {"pcie_replays_total": 2, "energy_j": 2.0})
-    run.run(resume=True)
+    run.run(resume=True, code=ExitCode.INCOMPLETE)  # a GPU that was reset is not one proven card
     (gpu,) = run.report()["gpus"]
+    assert "gpu.reset" in " ".join(gpu["incomplete"])
     (found,) = (one for one in gpu["checks"] if one["id"] == "pcie.replays")
     assert (found["status"], found["value"]) == ("warn", 100)
     assert "from 1 to 101, from 2 to 2" in found["evidence"]

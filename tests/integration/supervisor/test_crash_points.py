@@ -65,6 +65,8 @@ UNREACHABLE = {
     "burnin.grouped": "it needs two GPUs in a phase together, and one is reserved",
     "burnin.ungrouped": "it needs two GPUs in a phase together, and one is reserved",
     "stressor.slow_start": "the stressors of the scenarios are ready in less than ten seconds",
+    "gpu.fault": "no scenario has a fault of the driver; test_known_faults.py has each",
+    "gpu.fault_over": "no scenario has a fault of the driver; test_known_faults.py has each",
     "stressor.unkillable": "no process survives SIGKILL that is not stuck in a real driver",
 }
 
