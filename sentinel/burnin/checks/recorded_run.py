@@ -103,7 +103,7 @@ def read_run(folder: RunFolder) -> Recorded:
         )
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
-    if header["version"] == __version__ and header["plan"]["hash"] != plan.hash:
+    if header.get("version") == __version__ and header["plan"]["hash"] != plan.hash:
         raise ConfigError(f"{folder.header}: the plan was changed after the run")
     try:
         records = load(plan, lines(folder.events), lines(folder.samples))
