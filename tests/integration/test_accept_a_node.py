@@ -54,10 +54,14 @@ def accept(
 
 
 def check_accepted(code: int, folder: Path) -> None:
-    """Check that no fault was found; on a busy host, the low power is a WARN, which ends with 1."""
+    """Check that no fault was found; on a busy host, the low power is a WARN, which ends with 1.
+
+    The plan of the tests is too short for a PASS; one that was not cut has nothing to resume.
+    """
     verdict = json.loads((folder / "report.json").read_text())["verdict"]
     assert verdict in FAULTLESS
-    assert code == exit_code(Verdict(verdict), strict=True)
+    not_proven = {ExitCode.USAGE} if verdict == "N/A" else set()
+    assert code in {exit_code(Verdict(verdict), strict=True), *not_proven}
 
 
 def test_a_good_node_is_accepted(simulated: SimulatedHost, registry: Registry) -> None:

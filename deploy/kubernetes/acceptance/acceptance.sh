@@ -2,7 +2,7 @@
 # Burn in the GPUs of this node, or go on with what an earlier pod of the same Job began.
 #
 # Arguments are those of `sentinel burnin`, such as `--level long`. The exit code is that of the verdict: 0 PASS
-# or WARN (1 with SENTINEL_STRICT=on, as the Job has it), 1 FAIL, 3 INCOMPLETE, 2 nothing could be run, also for wrong usage. The container's termination message has
+# or WARN (with SENTINEL_STRICT=on, as the Job has it, WARN 1 and N/A 3), 1 FAIL, 3 INCOMPLETE, 2 nothing could be run, also for wrong usage. The container's termination message has
 # the verdicts in at most 4 KiB; it stays empty without a report, and Kubernetes takes the end of the log then.
 set -u
 # In the state directory, where `sentinel health` finds it.

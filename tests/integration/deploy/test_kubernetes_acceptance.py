@@ -195,7 +195,8 @@ def test_the_pod_of_an_acceptance_has_the_folders_of_the_daemon(
             daemon = made[-1]
             eventually(lambda: "service.ready" in daemon.log("sentinel"))
         job = start("acceptance", "Job")
-        assert job.running["burnin"].wait(3 * TIMEOUT_S) == 0, job.log("burnin")
+        # So short a plan proves nothing, which a strict Job does not accept.
+        assert job.running["burnin"].wait(3 * TIMEOUT_S) == ExitCode.INCOMPLETE, job.log("burnin")
     finally:
         for containers in made:
             containers.kill()
