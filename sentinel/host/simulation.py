@@ -36,6 +36,7 @@ DEFAULT_TOTAL = 16 * 2**30
 
 #: How often an allocation looks whether a teardown has freed its memory, in seconds.
 _TEARDOWN_POLL_S = 0.002
+_CLOSE_TRIES = 3
 
 #: struct flock: type, whence, start, length and, as the result of a query, the PID of the holder.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -302,7 +303,13 @@ class Registry:
         It states nothing about its death, so the first reader does: a probe, a watching stressor or
         a newcomer, which read more often than a release takes.
         """
-        if _is_open(dead.path.removesuffix(".share") + ".lock"):
+        lock = dead.path.removesuffix(".share") + ".lock"
+        # The kernel drops the lock of a process that ends a moment before it closes the file.
+        for _ in range(_CLOSE_TRIES):
+            if not _is_open(lock):
+                break
+            time.sleep(_TEARDOWN_POLL_S)
+        else:
             return True
         if not dead.stated.in_call:
             return False
