@@ -40,7 +40,7 @@ class Acceptance:
             done, asked = (f"{plan.name} ({plan.hash})" for plan in (run.plan, self.plan))
             yield f"its report is of another plan: {done}, and not {asked}"
         if Verdict.NOT_APPLICABLE in {result.verdict, *(gpu.verdict for gpu in result.gpus)}:
-            yield f"plan {run.plan.name} was too short for a verdict (N/A)"
+            yield "too little was done for a verdict (N/A)"
         for name in sorted({*result.thresholds_overridden, *self.overridden}):
             own, wanted = result.thresholds_overridden.get(name), self.overridden.get(name)
             if own != wanted:

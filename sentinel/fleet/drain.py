@@ -246,8 +246,7 @@ def passed(gpus: Sequence[GpuStatus], since: float = 0.0) -> frozenset[str]:
         and gpu.verdict is not None
         and gpu.verdict.verdict in PASSED
         and gpu.verdict.no_proof is None
-        and (gpu.verdict.ended is None or gpu.verdict.ended.timestamp() >= since)
-        and (gpu.verdict.ended is not None or not since)
+        and (0.0 if gpu.verdict.ended is None else gpu.verdict.ended.timestamp()) >= since
     )
 
 

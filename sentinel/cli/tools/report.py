@@ -118,15 +118,18 @@ def command(
         sys.stdout.flush()
         return int(exit_code(Verdict(report["verdict"]), strict=strict or bool(report["strict"])))
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
-    text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
-    print_report(text, output, painted=form == "text" and not both)
-    verdict = found[0].verdict
-    said = None if both or limits is not None else _said(RunFolder(path=folders[0]))
+    if both:
+        print_report(_comparison(found, form), output, painted=False)
+        sys.stdout.flush()
+        return int(leave(ExitCode.OK, clean=not any(gpu.stuck for gpu in found)))
+    report, verdict = report_object(found[0]), found[0].verdict
+    said = None if limits is not None else _said(RunFolder(path=folders[0]))
     if said is not None and verdict is not _worst(said, verdict):
         # A copy of the folder has no earlier runs beside it, for example.
-        verdict = said
+        report, verdict = read_object(RunFolder(path=folders[0]).report), said
         click.echo(f"sentinel: warning: {said} stands: so says the run's own report", err=True)
-    code = ExitCode.OK if both else exit_code(verdict, strict=strict or found[0].strict)
+    print_report(FORMATS[form](found[0], report), output, painted=form == "text")
+    code = exit_code(verdict, strict=strict or found[0].strict)
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
 

@@ -173,7 +173,9 @@ def test_a_fail_stands_where_a_copy_has_nothing_to_compare_with(
 ) -> None:
     report = json.loads(folder.report.read_text())
     folder.report.write_text(json.dumps({**report, "verdict": "FAIL"}))
-    assert "FAIL stands" in cli("report", str(folder.path), code=1).err
+    found = cli("report", str(folder.path), "--json", code=1)
+    assert "FAIL stands" in found.err
+    assert json.loads(found.out)["verdict"] == "FAIL", "what is printed, as the exit code"
 
 
 def test_a_run_that_goes_on_has_no_manifest_of_its_former_part(folder: RunFolder) -> None:

@@ -61,7 +61,7 @@ def future(report: Report) -> None:
 
 
 NOT_PASSED: list[tuple[Callable[[Report], None], str]] = [
-    (screened, "too short for a verdict (N/A)"),
+    (screened, "too little was done for a verdict (N/A)"),
     (another_plan, f"of another plan: standard ({'2' * 16}), and not standard ({STANDARD.hash})"),
     (simulated, "its GPUs are simulated"),
     (other_limits, "another limit: rate.peers.fail is < 0.5, and not the default"),
@@ -221,7 +221,7 @@ BAD = [
     (seven_gpus, "7 of 8 are there"),
     (lower_limit, "power_limit_w"),
     (another_driver, "driver"),
-    (screened, "too short for a verdict (N/A)"),
+    (screened, "too little was done for a verdict (N/A)"),
     (other_limits, "it was judged by another limit"),
     (old, "it is too old"),
     (truncated, "samples"),
