@@ -39,12 +39,12 @@ from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host, read_pci_paths
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.host.event_lines import json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import EarlierWork, Given
 from sentinel.protocol.gpu import Gpu
-from sentinel.supervisor.event_log import json_lines
 
 # --- recording a run -------------------------------------------------------------------------
 
@@ -196,11 +196,7 @@ class _Work:
             )
         stack.enter_context(folder.locked())  # first: another process may still add to it
         now = datetime.now().astimezone()
-        plan, burnins = earlier_work(folder, now, before.counters, request.thresholds)
-        done = {
-            uuid: EarlierWork(phase=burnin.phase, work=burnin.current)
-            for uuid, burnin in burnins.items()
-        }
+        plan, done = earlier_work(folder, now, before.counters, request.thresholds)
         fail_fast = request.fail_fast or any(
             value["key"] == "fail-fast" for value in begun_with(folder)
         )

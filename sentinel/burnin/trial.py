@@ -39,7 +39,6 @@ from sentinel.errors import (
 )
 from sentinel.host import simulation
 from sentinel.protocol.gpu import Gpu
-from sentinel.supervisor.discovery import Options
 
 #: Settings of a trial: quicker than those of a daemon, because a user waits, and delays are what a
 #: trial has to find. A warm GPU must not slow down the workload under test.
@@ -296,7 +295,7 @@ def usable_gpu(
         SentinelError: No GPU can be selected, or the daemon refuses.
     """
     given = from_flags({"gpus": selector} if selector is not None else {})
-    rows = survey(Options(config=build_config(given), simulate=simulate))
+    rows = survey(build_config(given), simulate=simulate)
     client = connect(simulated=None if simulate is None else simulation.default_folder())
     managed = _managed(client, simulated=simulate is not None)
 

@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.plan import Phase, Plan
-from sentinel.protocol.commands import Caller, PhaseWork
+from sentinel.protocol.commands import COUNTS, Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
-
-#: What a report counts besides its seconds, and a phase sums up.
-COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,9 @@ from sentinel.core.gpu_state import Pause
 from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.status import Host
 from sentinel.core.state import Probe
-from sentinel.core.step import Event, gpu_fields
+from sentinel.core.step import gpu_fields
 from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
@@ -32,13 +33,13 @@ from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
-from sentinel.protocol.events import DEBUG_EVENTS
+from sentinel.protocol.events import DEBUG_EVENTS, Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
-from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
+from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals

@@ -51,9 +51,9 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
         workloads_of,
         workloads_of_plan,
     )
+    from sentinel.host.event_lines import Sink, json_lines
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
-    from sentinel.supervisor.event_log import Sink, json_lines
 
 #: A daemon that does not answer must not delay a look at the GPUs.
 _TIMEOUT_S = 1.0
@@ -97,7 +97,8 @@ def command(
         return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)
     if flags["once"]:
         daemons = find_stressors(simulate)
-        rows = [survey.with_daemons(row, daemons) for row in survey.survey(options)]
+        surveyed = survey.survey(config, sources.given, simulate=simulate)
+        rows = [survey.with_daemons(row, daemons) for row in surveyed]
         lines = (line for row in rows for line in _survey_lines(row, explain=explain))
         return Printed(json={"gpus": rows}, lines=lines).show(as_json=not text)
     if not (flags["daemon"] or flags["burnin_only"]):  # the command that starts it has done it

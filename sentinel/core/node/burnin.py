@@ -24,9 +24,9 @@ from sentinel.core.occupancy import Ruling
 from sentinel.core.state import State, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
-from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.commands import COUNTS, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
-from sentinel.protocol.views import BurninFields, HealthCause
+from sentinel.protocol.views import FAULTY, BurninFields, HealthCause
 
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
@@ -38,8 +38,6 @@ READABLE_S = 10.0
 HOT_S = 600.0
 #: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
 MAX_OVERHEATS = 5
-#: The beginning of the reason if the GPU itself is at fault, and not the driver of the host.
-FAULTY = "it is lost, or hangs"
 
 
 def advance(state: State, seen: Observation) -> Step[State]:
@@ -148,7 +146,7 @@ def view_of(
         left_s=progress.seconds_left(burnin, plan),
         waiting=_why_waiting(gpu_state, burnin, plan, why_free),
         seconds=sum(work.seconds + work.uncounted for work in burnin.work),
-        **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
+        **{name: sum(getattr(work, name) for work in burnin.work) for name in COUNTS},
     )
 
 

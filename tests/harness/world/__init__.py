@@ -19,7 +19,8 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step
+from sentinel.core.step import Step
+from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.supervisor.loop import Supervisor
