@@ -126,7 +126,7 @@ class LoadEvidence(GrowthEvidence):
         """
         passed = sum(after.at - before.at for before, after, _ in self.parts if before and after)
         works = [phase.work for phase in self.record.phases]
-        worked = sum(float(work.get(k, 0.0)) for work in works for k in ("seconds", "uncounted"))
+        worked = sum(part for work in works for part in (work.seconds, work.uncounted))
         worked = max(worked, self.record.sampled_s)
         return min(passed, worked) if worked else passed
 
@@ -269,7 +269,7 @@ class LoadEvidence(GrowthEvidence):
     @property
     def checked(self) -> int:
         """How many results were checked."""
-        return sum(int(phase.work.get("checks", 0)) for phase in self.record.phases)
+        return sum(phase.work.checks for phase in self.record.phases)
 
 
 NO_STEADY = "no stretch of a steady phase counts"
@@ -305,7 +305,7 @@ def wrong_results(record: GpuRecord) -> int:
     """Count the wrong results of a GPU, without differences from golden checksums."""
     # A lost event must not hide an error, and a phase does not count those of its stressor's end.
     reported = sum(int(event["errors"]) for event in record.named("stressor.mismatch"))
-    counted = sum(int(phase.work.get("errors", 0)) for phase in record.phases)
+    counted = sum(phase.work.errors for phase in record.phases)
     sampled = sum(int(s.values.get("errors") or 0) for p in record.phases for s in p.reports)
     of_units = sum(int(s.values["wrong"]) for phase in record.phases for s in phase.units)
     wrong = max(reported, counted, sampled, of_units)
@@ -506,8 +506,8 @@ def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not tests:
         return not_applicable("the plan has no memory test")
     # While a stripe is held, the other patterns cover the rest only, by design.
-    whole = [work for work in tests if work.get("retained") is None] or tests
-    shares = [float(work["share"]) for work in whole if work.get("share") is not None]
+    whole = [work for work in tests if work.retained is None] or tests
+    shares = [work.share for work in whole if work.share is not None]
     if not shares:
         return untested("no pattern has covered the memory")
     return by_limits(round(min(shares), 4), limits)

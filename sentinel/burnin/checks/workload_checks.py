@@ -19,7 +19,7 @@ from sentinel.burnin.checks.check import (
     Thresholds,
 )
 from sentinel.burnin.record import GpuRecord
-from sentinel.protocol.commands import COUNTS
+from sentinel.protocol.commands import COUNTS, PhaseWork
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 
@@ -98,8 +98,8 @@ class TrialEvidence:
         return self.last("stressor.ready")
 
     @property
-    def work(self) -> Mapping[str, Any]:
-        """What was done: the fields of the end of the phase."""
+    def work(self) -> PhaseWork:
+        """What was done."""
         return self.record.phases[0].work
 
     @cached_property
@@ -300,7 +300,7 @@ def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
     Reads the results that its reports count, and its findings.
     """
     errors, findings = (
-        evidence.work.get("errors", 0),
+        evidence.work.errors,
         len(evidence.record.named("stressor.finding")),
     )
     if not errors and not findings:
@@ -325,8 +325,8 @@ def no_report(evidence: TrialEvidence, _: Limits) -> Judgement:
 
     Reads what its reports count.
     """
-    seconds = evidence.work.get("seconds", 0.0)
-    if not seconds or any(evidence.work.get(count) for count in COUNTS):
+    seconds = evidence.work.seconds
+    if not seconds or any(getattr(evidence.work, count) for count in COUNTS):
         return Judgement(status=Status.PASS)
     what = f"it reported no work in {format_duration(seconds)}"
     return Judgement(status=Status.WARN, evidence=what)
