@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.model import Config
-from sentinel.core.burnin_progress import BurninRun
+from sentinel.core.burnin.progress import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.observation import Observation
 from sentinel.core.step import Action, Event, Step

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core import burnin_progress
-from sentinel.core.burnin_progress import Burnin
+from sentinel.core.burnin import progress as burnin_progress
+from sentinel.core.burnin.progress import Burnin
 from sentinel.core.gpu_state import Running
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.gpu import Telemetry

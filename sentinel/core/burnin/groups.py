@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
-from sentinel.core import burnin_progress
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.burnin import progress
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.gpu_state import (
     Backoff,
     Busy,
@@ -54,7 +54,7 @@ def are_done(state: State, group: Group | None, plan: Plan) -> bool:
         return False
     members = [state.gpu_states[uuid].progress for uuid in group.members]
     return all(
-        member.group == group and burnin_progress.is_done(member.current, plan.phases[member.phase])
+        member.group == group and progress.is_done(member.current, plan.phases[member.phase])
         for member in members
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.core.burnin_progress import Burnin, BurninRun
+from sentinel.core.burnin import phases
+from sentinel.core.burnin.progress import Burnin, BurninRun
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
 from sentinel.core.lifecycle import reset_failures
-from sentinel.core.node import burnin
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -86,9 +86,9 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     if command.id not in {None, run.id}:
         raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} is over; {run.id} runs")
     check_owner(command.by, run.by, "the burn-in")
-    left = [uuid for uuid in run.gpus if uuid not in run.done]
+    left = filter(run.covers, run.gpus)
     reason = command.reason or f"cancelled by {command.by}"
-    step = burnin.end_plans(state, seen, reason, left)
+    step = phases.end_plans(state, seen, reason, left)
     text = f"ends the burn-in {run.plan.name}"
     return Accepted(step, text, run.gpus)
 

@@ -103,6 +103,10 @@ class BurninRun:
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)
 
+    def covers(self, uuid: str) -> bool:
+        """Check whether a GPU has still work to do for it."""
+        return uuid in self.gpus and uuid not in self.done
+
 
 #: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees
 #: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.

@@ -13,11 +13,10 @@ from typing import Any
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
-from sentinel.core.burnin_progress import Burnin
+from sentinel.core.burnin import groups, progress
+from sentinel.core.burnin.progress import Burnin
 from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Idle, Running, Stopped, Unknown
-from sentinel.core.node import groups
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Ruling
