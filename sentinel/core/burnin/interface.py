@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from sentinel.config.model import Config
-from sentinel.core.burnin import groups, phases, run
-from sentinel.core.burnin.progress import Group
+from sentinel.config.plan import Plan
+from sentinel.core.burnin import groups, phases, progress, run, settings
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.command_result import Accepted
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Ruling
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step
-from sentinel.protocol.commands import CancelBurnin, Command, StartBurnin
+from sentinel.core.step import Event, Step, gpu_event, sensor_fields
+from sentinel.protocol.commands import COUNTS, CancelBurnin, Command, StartBurnin
 from sentinel.protocol.stressor import StressorGroup
 from sentinel.protocol.views import BurninFields, BurninRunView
 
@@ -29,6 +31,12 @@ APPLY: Final[Mapping[type[Command], Callable[[State, Any, Observation], Accepted
 _LOCKED = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
 
 _TOGETHER = "burnin.together"
+
+#: What an event reports of a GPU's progress.
+_PROGRESS = (
+    *("phase", "number", "phases", "done_s", "quota_s", "passes", "quota_passes", "left_s"),
+    *("checks", "errors", "waiting"),
+)
 
 
 # --- rules of a tick -------------------------------------------------------------------------
@@ -64,7 +72,7 @@ def form_groups(state: State, now: float, rulings: Mapping[str, Ruling]) -> Step
 def comes_after(state: State, gpu_state: GpuState) -> Ruling | None:
     """Leave a place under ``limits.gpus`` to each GPU whose burn-in is not done."""
     current, most = state.burnin_run, state.config.max_gpus
-    if current is None or most is None or current.covers(gpu_state.gpu.uuid):
+    if current is None or most is None or settings.run_of(state, gpu_state.gpu.uuid) is not None:
         return None
     first = set(current.gpus) - set(current.done)
     others = [gpu for uuid, gpu in state.gpu_states.items() if uuid not in first]
@@ -76,10 +84,18 @@ def comes_after(state: State, gpu_state: GpuState) -> Ruling | None:
     return Ruling("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
 
 
-def is_done(state: State, gpu_state: GpuState) -> Ruling | None:
+def finished(state: State, gpu_state: GpuState) -> Ruling | None:
     """Keep a GPU free that has done its plan."""
-    why = phases.why_finished(gpu_state, state.config.of(gpu_state.gpu.uuid))
-    return None if why is None else Ruling("burnin", why)
+    own, done = state.config.of(gpu_state.gpu.uuid), gpu_state.progress
+    if own.plan is None:
+        return (
+            Ruling("burnin", "no burn-in has begun, or it is done")
+            if state.orders.burnin_only
+            else None
+        )
+    if not done.finished(own.plan):
+        return None
+    return Ruling("burnin", done.ended or f"it has done all phases of {own.plan.name}")
 
 
 def waits_for_group(state: State, gpu_state: GpuState) -> Ruling | None:
@@ -98,7 +114,11 @@ def group_of(gpu_state: GpuState) -> Group | None:
 
 def rank_of(gpu_state: GpuState) -> StressorGroup | None:
     """Return the place of a GPU's stressor in its group, or None."""
-    return groups.rank_of(gpu_state)
+    group = gpu_state.progress.group
+    if group is None:
+        return None
+    rank = group.members.index(gpu_state.gpu.uuid)
+    return StressorGroup(number=group.number, rank=rank, gpus=group.indices)
 
 
 def why_restarted(own: Config) -> str:
@@ -116,7 +136,7 @@ def is_planned(state: State) -> bool:
 
 def is_idle(state: State) -> bool:
     """Check whether a daemon for burn-ins alone does none."""
-    return state.config.burnin_only and state.burnin_run is None
+    return state.orders.burnin_only and state.burnin_run is None
 
 
 def why_locked(state: State) -> str | None:
@@ -126,7 +146,7 @@ def why_locked(state: State) -> str | None:
 
 def kept(new: Config, before: Config) -> Config:
     """Return new settings with the plan of a daemon, which is none of them."""
-    return replace(new, plan=before.plan, repeat=before.repeat, burnin_only=before.burnin_only)
+    return replace(new, plan=before.plan)
 
 
 # --- what is shown ---------------------------------------------------------------------------
@@ -136,7 +156,15 @@ def progress_events(
     state: State, seen: Observation, rulings: Mapping[str, Ruling]
 ) -> Iterator[Event]:
     """Report how far each GPU is, unless it is done."""
-    return phases.progress_events(state, seen, rulings)
+    for uuid, gpu_state in state.gpu_states.items():
+        plan = state.config.of(uuid).plan
+        if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
+            continue
+        why_free = rulings[uuid].reason
+        view = _view_of(state, gpu_state, plan, why_free, seen.now)
+        fields = {name: getattr(view, name) for name in _PROGRESS}
+        sensors = sensor_fields(seen.readings.get(uuid))
+        yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
 
 
 def run_view(state: State) -> BurninRunView | None:
@@ -157,9 +185,55 @@ def run_view(state: State) -> BurninRunView | None:
 def gpu_view(state: State, gpu_state: GpuState, why_free: str, now: float) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     uuid, current = gpu_state.gpu.uuid, state.burnin_run
-    own = state.config.of(uuid)
-    plan = own.plan
+    plan = state.config.of(uuid).plan
     if current is not None and uuid in current.gpus:
         plan, done = current.plan, current.done.get(uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else phases.view_of(gpu_state, plan, why_free, own, now)
+    return None if plan is None else _view_of(state, gpu_state, plan, why_free, now)
+
+
+def _view_of(
+    state: State, gpu_state: GpuState, plan: Plan, why_free: str, now: float
+) -> BurninFields:
+    """Build the view of a GPU's progress through a plan.
+
+    Args:
+        state: The state.
+        gpu_state: The GPU, as it is to be shown.
+        plan: Its plan.
+        why_free: The reason why it has no stressor, if it has none.
+        now: The time.
+    """
+    uuid = gpu_state.gpu.uuid
+    until = phases.cools_until(gpu_state, state.config.of(uuid))
+    if until is not None and not settings.is_repeated(state, uuid):
+        left = math.ceil(max(0.0, until - now) / 60)
+        why_free += f"; given up unless it cools within {left} min"
+    burnin = gpu_state.progress
+    number = min(burnin.phase, len(plan.phases) - 1)
+    phase, work = plan.phases[number], burnin.current
+    return BurninFields(
+        plan=plan.name,
+        over=burnin.finished(plan),
+        ended=burnin.ended,
+        **phases.phase_fields(plan, number),
+        done_s=work.stretch if phase.in_one_stretch else work.seconds,
+        quota_s=phase.seconds,
+        passes=work.passes(),
+        quota_passes=phase.passes,
+        left_s=progress.seconds_left(burnin, plan),
+        waiting=_why_waiting(gpu_state, burnin, plan, why_free),
+        seconds=sum(work.seconds + work.uncounted for work in burnin.work),
+        **{name: sum(getattr(work, name) for work in burnin.work) for name in COUNTS},
+    )
+
+
+def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, why_free: str) -> str | None:
+    """Explain why nothing counts at the moment, or return None."""
+    if burnin.finished(plan):
+        return None
+    if not gpu_state.is_live:
+        if burnin.waiting_since is not None:
+            return "waiting for the other GPUs"
+        return why_free
+    return "warming up" if plan.phases[burnin.phase].steady and not burnin.warm else None

@@ -60,7 +60,6 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
         by=command.by,
         since=now,
         bound=command.bound,
-        fail_fast=command.fail_fast,
     )
     fields = {
         "id": run.id,
@@ -70,11 +69,9 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
-    counted_from = now if state.config.burnin_only else state.counted_from
+    counted_from = now if state.orders.burnin_only else state.counted_from
     state = replace(state, burnin_run=run, counted_from=counted_from)
-    state = state.change_gpus(
-        lambda gpu_state: _begun(gpu_state, plan, command.done.get(gpu_state.gpu.uuid)), gpus
-    )
+    state = state.change_gpus(lambda gpu_state: _begun(gpu_state, plan, command), gpus)
     return Accepted(Step(lay_settings(state), events=(event,)), text, gpus)
 
 
@@ -86,16 +83,17 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     if command.id not in {None, run.id}:
         raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} is over; {run.id} runs")
     check_owner(command.by, run.by, "the burn-in")
-    left = filter(run.covers, run.gpus)
+    left = [uuid for uuid in run.gpus if uuid not in run.done]
     reason = command.reason or f"cancelled by {command.by}"
     step = phases.end_plans(state, seen, reason, left)
     text = f"ends the burn-in {run.plan.name}"
     return Accepted(step, text, run.gpus)
 
 
-def _begun(gpu_state: GpuState, plan: Plan, earlier: EarlierWork | None) -> GpuState:
+def _begun(gpu_state: GpuState, plan: Plan, command: StartBurnin) -> GpuState:
     """Begin the plan on a GPU, or go on with it; what its former workload has done is no part."""
-    burnin = Burnin(findings_before=gpu_state.findings.total)
+    burnin = Burnin(fail_fast=command.fail_fast, findings_before=gpu_state.findings.total)
+    earlier = command.done.get(gpu_state.gpu.uuid)
     if earlier is not None:
         work = replace(earlier.work, stretch=0.0)
         # What was done of the phases that are over is in the record of the run, and not here.

@@ -158,8 +158,8 @@ def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
 
 
 def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
-    now, config = seen.now, state.config
-    if config.dry_run and config.paused:
+    now = seen.now
+    if state.config.dry_run and state.orders.paused:
         text = "this sentinel only watches (--monitor) and occupies nothing"
         raise RefusedError(Refusal.CONFLICT, text)
     check_gpus(state, command.gpus)
@@ -233,7 +233,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
         if seen.local is None:
             raise RefusedError(Refusal.CONFLICT, "the wall-clock time is unknown")
         new = replace(new, until=first_after(new.until, seen.local))
-    new = replace(new, dry_run=before.dry_run, explain=before.explain)
+    new = replace(new, dry_run=before.dry_run)
     fields = {"by": caller_fields(command.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [

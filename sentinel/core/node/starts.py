@@ -195,7 +195,7 @@ _FORBID_START: tuple[_GpuRule, ...] = (
     _of_burnin(burnin.comes_after),
     _occupancy,
     _all_kept_free,
-    _of_burnin(burnin.is_done),
+    _of_burnin(burnin.finished),
     _critical,
     _indistinguishable,
     _just_allocated,
@@ -205,7 +205,7 @@ _FORBID_START: tuple[_GpuRule, ...] = (
 _RELEASE: tuple[_GpuRule, ...] = (
     _kept_free,
     _of_burnin(burnin.comes_after),
-    _of_burnin(burnin.is_done),
+    _of_burnin(burnin.finished),
     _of_burnin(burnin.waits_for_group),
     _restarted,
     _critical,
@@ -270,7 +270,7 @@ def _limit(state: State, seen: Observation) -> Ruling | None:
         return Ruling("limits.leave_idle", _left_idle(config))
     for gpu_state in gpu_states if config.idle_gate == "all" else ():
         own = config.of(gpu_state.gpu.uuid)
-        needed = burnin.is_done(state, gpu_state) is None
+        needed = burnin.finished(state, gpu_state) is None
         if needed and not _is_ready(gpu_state, seen, own):
             reason = f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
             return Ruling("idle.gate", reason)

@@ -58,7 +58,7 @@ def _explain(state: State, uuid: str, ruling: Ruling) -> Ruling:
 
 def explain(state: State, seen: Observation) -> Step[State]:
     """Report the deciding rule of each GPU for which it has changed."""
-    if not state.config.explain:
+    if not state.orders.explain:
         return Step(state)
     events = []
     explained = dict(state.explained)
