@@ -20,7 +20,7 @@ def is_repeated(state: State, uuid: str) -> bool:
     return state.orders.repeat and run_of(state, uuid) is None
 
 
-def with_phase(state: State, uuid: str, own: Config) -> Config:
+def with_burnin(state: State, uuid: str, own: Config) -> Config:
     """Return the settings of a GPU with those of its burn-in and of its phase."""
     run = run_of(state, uuid)
     if run is not None:

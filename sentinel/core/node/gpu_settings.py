@@ -29,17 +29,17 @@ def lay_settings(state: State) -> State:
             each[uuid] = lay_over(own, session.given(uuid))
     for uuid in state.gpu_states:
         own = each.get(uuid, config)
-        with_phase = burnin.with_phase(state, uuid, own)
-        if with_phase is not own:
-            each[uuid] = with_phase
+        with_burnin = burnin.with_burnin(state, uuid, own)
+        if with_burnin is not own:
+            each[uuid] = with_burnin
     each = {uuid: replace(own, each={}, lasting={}) for uuid, own in each.items()}
     return state.with_config(replace(config, each=each))
 
 
 def chooser_of_workload(state: State, uuid: str) -> str | None:
     """Name the phase or the session that chose the workload of a GPU; None if a setting did."""
-    if (phase := burnin.chooser_of_workload(state, uuid)) is not None:
-        return phase
+    if (chooser := burnin.chooser_of_workload(state, uuid)) is not None:
+        return chooser
     for session in state.sessions.values():
         if uuid in session.gpus and session.suspended is None and "workload" in session.settings:
             return f"session {session.name}"
