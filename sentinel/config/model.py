@@ -363,17 +363,8 @@ class Config(ServiceSettings):
 
     #: Decide, but start no stressor.
     dry_run: bool = False
-    #: Start with all GPUs paused: occupy nothing until an operator resumes them.
-    paused: bool = False
-    #: Occupy a GPU only for a burn-in that a client asks for; ``run_for`` counts from its start.
-    burnin_only: bool = False
-    #: Publish an event whenever another rule decides about a GPU.
-    explain: bool = False
-    #: What each GPU does instead of one workload for ever, and whether it begins that again.
+    #: What each GPU does instead of one workload for ever.
     plan: Plan | None = None
-    repeat: bool = False
-    #: A GPU on which an error was found does no more of the plan.
-    fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Config] = field(default_factory=dict)
     #: The same without sessions and the burn-in of a client, which end.

@@ -59,6 +59,10 @@ class Caller:
         return self.account == begun_by.account or self.level >= Level.ADMINISTER
 
 
+#: What a report counts besides its seconds, and a phase sums up.
+COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseWork:
     """What a GPU has done of one phase.

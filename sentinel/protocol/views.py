@@ -190,6 +190,10 @@ class BurninRunView:
     bound: bool = False
 
 
+#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
+FAULTY = "it is lost, or hangs"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BurninFields:
     """How far a GPU is in the plan of a burn-in."""

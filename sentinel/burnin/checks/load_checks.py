@@ -29,9 +29,9 @@ from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.burnin.run_folder import Former
 from sentinel.config.expectation import Expectation
-from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import FindingPlace
+from sentinel.protocol.views import FAULTY
 
 TABLE = Table()
 check = TABLE.check

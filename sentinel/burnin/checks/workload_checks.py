@@ -19,7 +19,7 @@ from sentinel.burnin.checks.check import (
     Thresholds,
 )
 from sentinel.burnin.record import GpuRecord
-from sentinel.core.burnin_progress import COUNTS
+from sentinel.protocol.commands import COUNTS
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 

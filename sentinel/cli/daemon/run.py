@@ -31,6 +31,7 @@ from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
 from sentinel.config.specs import shadowed
+from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons
@@ -51,9 +52,9 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
         workloads_of,
         workloads_of_plan,
     )
+    from sentinel.host.event_lines import Sink, json_lines
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
-    from sentinel.supervisor.event_log import Sink, json_lines
 
 #: A daemon that does not answer must not delay a look at the GPUs.
 _TIMEOUT_S = 1.0
@@ -87,17 +88,29 @@ def command(
 ) -> int:
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
-    config = replace(checked(sources), dry_run=dry_run or monitor, explain=explain)
-    config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
+    config = replace(checked(sources), dry_run=dry_run or monitor)
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
+    orders = Orders(
+        paused=monitor or flags["paused"],
+        burnin_only=flags["burnin_only"],
+        repeat=plan is not None,
+        explain=explain,
+    )
+    options = Options(
+        config=config,
+        orders=orders,
+        given=sources.given,
+        simulate=simulate,
+        lent=flags["lent"],
+    )
     if flags["list_"]:
         found = survey.inventory(options).gpus
         return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)
     if flags["once"]:
         daemons = find_stressors(simulate)
-        rows = [survey.with_daemons(row, daemons) for row in survey.survey(options)]
+        surveyed = survey.survey(config, sources.given, simulate=simulate)
+        rows = [survey.with_daemons(row, daemons) for row in surveyed]
         lines = (line for row in rows for line in _survey_lines(row, explain=explain))
         return Printed(json={"gpus": rows}, lines=lines).show(as_json=not text)
     if not (flags["daemon"] or flags["burnin_only"]):  # the command that starts it has done it
@@ -228,7 +241,7 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
     if sources.source_of("workload") == "--workload":
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
-    return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
+    return replace(config, plan=chosen, workload=chosen.phases[0].workload)
 
 
 def check_before_start(config: Config, sources: Sources, plan: str | None) -> None:

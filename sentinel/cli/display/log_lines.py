@@ -22,9 +22,9 @@ from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
-    from sentinel.core.step import Event
+    from sentinel.host.event_lines import Sink
+    from sentinel.protocol.events import Event
     from sentinel.protocol.gpu import Gpu
-    from sentinel.supervisor.event_log import Sink
 
 
 _Fields = Mapping[str, Any]

@@ -9,6 +9,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Fatal, Stopped
 from sentinel.core.node.serving_processes import LOST_AFTER_S
+from sentinel.core.state import Orders
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import (
     LEASE_S,
@@ -56,7 +57,7 @@ def reply_text(world: World) -> str:
 
 
 def test_a_daemon_starts_nothing_before_the_api_process_has_served() -> None:
-    world = World(config=Config(explain=True), daemon=True)
+    world = World(orders=Orders(explain=True), daemon=True)
     world.api.serving = False
     world.run_for(5)
     assert world.spawner.started == []
@@ -139,7 +140,7 @@ def test_a_client_can_stop_the_daemon_and_later_commands_are_refused() -> None:
 
 
 def test_a_monitor_refuses_to_occupy() -> None:
-    world = World(gpus=1, config=Config(dry_run=True, paused=True), with_api=True)
+    world = World(config=Config(dry_run=True), orders=Orders(paused=True), with_api=True)
     world.run(lambda: world.api.host is not None)
     assert send(world, ResumeGpus) is Refusal.CONFLICT
     assert send(world, PauseGpus) is None

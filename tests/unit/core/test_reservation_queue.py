@@ -18,7 +18,7 @@ from sentinel.core.node.grants import QUEUE
 from sentinel.core.node.reservation_queue import choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, SendTo, Step, chain
+from sentinel.core.step import SendTo, Step, chain
 from sentinel.protocol.commands import (
     LEASE_S,
     Caller,
@@ -30,6 +30,7 @@ from sentinel.protocol.commands import (
     Refusal,
     Reserve,
 )
+from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Reservation
 from tests.harness.world import World

@@ -10,6 +10,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
 from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Stopped, Unknown
+from sentinel.core.state import Orders
 from sentinel.core.step import Kill, Start
 from tests.harness.core_scenarios import held, occupied, on_stressors
 from tests.harness.world import GIB, World
@@ -253,7 +254,11 @@ def test_the_daemon_ends_at_the_configured_time() -> None:
 
 
 def test_a_dry_run_decides_and_never_starts() -> None:
-    world = World(gpus=2, config=Config(dry_run=True, explain=True, rearm=2.0, max_gpus=1))
+    world = World(
+        gpus=2,
+        config=Config(dry_run=True, rearm=2.0, max_gpus=1),
+        orders=Orders(explain=True),
+    )
     world.run_for(5)
     world.newcomer(1)
     world.run_for(5)
@@ -267,7 +272,7 @@ def test_a_dry_run_decides_and_never_starts() -> None:
 
 
 def test_the_deciding_rule_is_reported_when_it_changes() -> None:
-    world = World(gpus=2, config=Config(explain=True, max_gpus=1))
+    world = World(gpus=2, config=Config(max_gpus=1), orders=Orders(explain=True))
     world.run_for(120)
     verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
     assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == [
