@@ -54,7 +54,7 @@ class Reservation(_Grant):
     gpus: tuple[str, ...] = ()
     #: The GPUs that the client has named; empty for any.
     named: tuple[str, ...] = ()
-    #: How many GPUs.
+    #: How many of them.
     count: int
     reason: str
     #: How long it lasts from ``since`` on; None without a limit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,8 +126,10 @@ def _seconds(context: click.Context, option: click.Parameter, text: str | None) 
         raise ConfigError(f"{option.opts[0]}: {error}") from None
 
 
-def _seconds_or_none(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Parse a duration in seconds that may be 0."""
+def _longest_wait(context: click.Context, option: click.Parameter, text: str | None) -> float:
+    """Parse a duration in seconds that may be 0; without one, there is no limit."""
+    if text is None:
+        return math.inf
     if text.strip() in {"0", "0s"}:
         return 0.0
     return _seconds(context, option, text) or 0.0
@@ -139,15 +142,16 @@ def duration(
     return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
 
 
-def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
-    """Return the option ``--wait``."""
+def wait_option(text: str, default: str | None = "30s") -> Callable[[_Function], _Function]:
+    """Return the option ``--wait``; its default is no limit if that is None."""
+    limit = "  [default: no limit]" if default is None else ""
     return click.option(
         "--wait",
         metavar="TIME",
         default=default,
         show_default=True,
-        callback=_seconds_or_none,
-        help=f"{text}; 0 does not wait.",
+        callback=_longest_wait,
+        help=f"{text}; 0 does not wait.{limit}",
     )
 
 
@@ -319,22 +323,11 @@ def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]
 
 #: Adds ``count``: a number of any GPUs.
 count_option = click.option(
-    "--count", metavar="N", type=click.IntRange(1, 128), help="This many GPUs, whichever are free."
+    "--count",
+    metavar="N",
+    type=click.IntRange(1, 128),
+    help="This many GPUs, of all or of those that are named, whichever are free.",
 )
-
-
-def chosen(count: int | None, gpus: tuple[str, ...]) -> int | tuple[str, ...]:
-    """Return the count or the selectors.
-
-    Raises:
-        ConfigError: Neither or both were given.
-    """
-    if (count is None) == (not gpus):
-        raise ConfigError(
-            "give the number of GPUs, or their names",
-            "Either --count 2, or --gpus 0,GPU-952937bc.",
-        )
-    return gpus if count is None else count
 
 
 def only(status: Status, gpus: Sequence[str]) -> Status:

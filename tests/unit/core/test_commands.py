@@ -311,8 +311,8 @@ def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float
     ("fields", "refusal", "text"),
     [
         ({"count": 3}, Refusal.INVALID, "3 GPUs are requested, and there are 2"),
-        ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "name either GPUs or their number"),
-        ({}, Refusal.INVALID, "name either GPUs or their number"),
+        ({"count": 2, "gpus": ("GPU-0",)}, Refusal.INVALID, "2 GPUs are requested, and 1 is named"),
+        ({}, Refusal.INVALID, "name GPUs, or their number"),
         ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
         ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "not a number of seconds"),
