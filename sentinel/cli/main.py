@@ -55,6 +55,7 @@ SECTIONS = {
             "Show every GPU, its processes and the daemon; or its web page.",
         ),
         "top": ("daemon.status:top", "Show every GPU live; pause, resume and reserve."),
+        "free": ("daemon.free:free", "Print the GPUs that a job would get now."),
         "history": ("daemon.history:history", "Show past use and readings of the GPUs."),
         "logs": ("daemon.history:logs", "Show the end of the daemon's log, and follow it."),
     },
