@@ -257,6 +257,8 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         what += f"; it follows a command, as in `sentinel status {name}`"
     elif context.info_name in {"set", "start", "restart", "reload"} and _is_setting(name):
         what += f"; to change it: sentinel set {name.removeprefix('--')}=VALUE"
+    elif name == "--quiet" and "--silent" in shown:
+        what += "; it is called --silent, since --quiet HOURS is a setting of the daemon"
     elif near:
         what += f"; did you mean {' or '.join(near)}?"
     return what, [text for text in shown if text.startswith("--")]

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,22 @@ def test_a_daemon_that_is_started_paused_occupies_nothing_until_it_is_resumed(
     assert "GPU 0: paused until sentinel resume" in daemon.run("start")
     daemon.run("resume")
     daemon.wait_until_occupied(0)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> None:
+    now = datetime.now()  # noqa: DTZ005 - hours are in local time
+    later, soon, before = (f"{now + timedelta(hours=hours):%H:%M}" for hours in (3, 2, -1))
+    done = daemon.run("start", *SIMULATE, *QUICK, "--hours", f"{soon}-{later}")
+    assert f"it has nothing to start: GPU 0: occupied only {soon}-{later}, next at {soon} (" in done
+    assert f"GPU 0: occupied only {soon}-{later}, next at {soon} (" in daemon.run("status")
+    daemon.run("set", "--save", f"hours={before}-{soon}")
+    daemon.wait_until_occupied(0)
+    daemon.run("stop")
+    assert "it occupies GPU 0" in daemon.run("start", *SIMULATE, *QUICK)
+    assert f'"{before}-{soon}"' in daemon.run("config", "show")
+    daemon.run("set", f"quiet={before}-{soon}")
+    eventually(lambda: daemon.gpu().reason == f"quiet hours until {soon}")
 
 
 @pytest.mark.long

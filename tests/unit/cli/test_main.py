@@ -64,6 +64,10 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["status", "--workload", "x"], "`sentinel status` has no option --workload\n"),
         (["restart", "--tpc", "1"], "`sentinel restart` has no option --tpc\n"),
         (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
+        (
+            ["exec", "--quiet"],
+            "`sentinel exec` has no option --quiet; it is called --silent, since",
+        ),
         (["--memory", "150%"], "--memory: '150%' is not a share; write one"),
         (["--chunk", "1MiB"], "--chunk: '1MiB' is out of range\nallowed is from 2MiB to 16GiB"),
         (["--workload", "nope"], "--workload: there is no workload 'nope'; known are elementwise,"),
