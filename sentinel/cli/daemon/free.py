@@ -34,13 +34,13 @@ def free(client: Requester, count: int | None) -> options.Printed:
     printed on standard output.
     """
     status = cast("Status", JsonView(client.request("GET", "/v1/status")))
-    visible = _visible(status.gpus)
+    visible, ignored = _visible(status.gpus)
     found = sorted((gpu for gpu in visible if not _why_not(gpu, status)), key=_preference)
-    notes: list[str] = []
+    notes = [f"sentinel: warning: {ignored}"] if ignored else []
     if len(found) < (count or 1):
         wanted = f"{len(found)} of {format_count(count, 'GPU')} are" if count else "no GPU is"
         blocked = ((gpu.index, _why_not(gpu, status)) for gpu in visible)
-        notes = [f"sentinel: {wanted} free"]
+        notes.append(f"sentinel: {wanted} free")
         notes += [f"GPU {index}: {reason}" for index, reason in blocked if reason]
         found = []
     found = found[:count]
@@ -73,19 +73,19 @@ def _preference(gpu: GpuStatus) -> tuple[bool, bool, int]:
     return has_stressor(gpu), is_suspect, gpu.index
 
 
-def _visible(gpus: Sequence[GpuStatus]) -> tuple[GpuStatus, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES of this command shows, in its order.
+def _visible(gpus: Sequence[GpuStatus]) -> tuple[tuple[GpuStatus, ...], str | None]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES of this command shows, and what CUDA ignores of it.
 
     Raises:
         ConfigError: It has numbers, and only CUDA knows which GPUs they are.
     """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
-        return tuple(gpus)
+        return tuple(gpus), None
     from sentinel.config.gpu_selection import (  # slow to import
         in_cuda_order,
         needs_cuda_order,
-        visible_gpus,
+        read_visible,
     )
     from sentinel.protocol.gpu import Gpu
 
@@ -100,4 +100,5 @@ def _visible(gpus: Sequence[GpuStatus]) -> tuple[GpuStatus, ...]:
         order = tuple(
             by_index.get(index, str(index)) for index in range(max(by_index, default=0) + 1)
         )
-    return tuple(by_uuid[gpu.uuid] for gpu in visible_gpus(value, known, order))
+    shown, ignored = read_visible(value, known, order)
+    return tuple(by_uuid[gpu.uuid] for gpu in shown), ignored

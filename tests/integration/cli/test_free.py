@@ -70,6 +70,7 @@ def test_it_chooses_among_the_visible_gpus(
     shows.replies["GET /v1/status"] = reply({}, EMPTY, EMPTY, BUSY)
     printed = cli.json("free", "--json", code=0 if expected else 1)
     assert printed["gpus"] == [UUIDS[index] for index in expected]
+    assert ("CUDA ignores it" in "".join(printed["notes"])) == (value in {"MIG-1", "7"})
 
 
 def test_with_too_few_nothing_is_printed_and_the_reasons_follow(

@@ -85,6 +85,27 @@ def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> 
     eventually(lambda: daemon.gpu().reason == f"quiet hours until {soon}")
 
 
+@pytest.mark.usefixtures("fake_torch")
+def test_what_cuda_ignores_is_said_at_the_start_and_in_the_status(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,9,1")
+    text = "CUDA_VISIBLE_DEVICES=0,9,1: '9' is no GPU of this host, so CUDA ignores it and all"
+    started = daemon.run_unchecked("start", "--simulate", "2", *QUICK)
+    assert started.err.startswith(f"sentinel: warning: {text}")
+    assert f"\n{text} after it; correct it, or unset it\n" in daemon.run("status")
+    daemon.run("stop")
+    once = daemon.run_unchecked("run", "--once", "--simulate", "2")
+    assert once.err.startswith(f"sentinel: warning: {text}")
+    found = json.loads(daemon.run_unchecked("doctor", "--simulate", "2", "--json").out)
+    (line,) = [one for one in found["lines"] if one["check"] == "GPUs"]
+    assert (line["level"], line["found"]) == ("warning", "1 of 2")
+    assert line["do"].startswith(text)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,1")
+    refused = daemon.run_unchecked("start", "--simulate", "2")
+    assert "it has '1' twice, so CUDA shows no GPU; name each GPU once, or unset it" in refused.err
+
+
 @pytest.mark.long
 def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
