@@ -57,9 +57,18 @@ def parse_size(text: str) -> int:
             number = text.strip()
             message = f"{text!r} has no unit; write {number}MiB or {number}GiB"
             raise ValueError(message)
+        if is_ambiguous(text):
+            number, unit = text.strip()[:-1], text.strip()[-1].upper()
+            message = f"{text!r} may be {number}{unit}B or {number}{unit}iB; write one of them"
+            raise ValueError(message)
         message = f"{text!r} is not a size; write a number and a unit, such as 512MiB or 20GiB"
         raise ValueError(message)
     return size
+
+
+def is_ambiguous(text: str) -> bool:
+    """Check for a size such as ``4G``: programs differ in whether that is 4GB or 4GiB."""
+    return bool(parse_quantity(text, {"K": 1, "M": 1, "G": 1, "T": 1}))
 
 
 def parse_size_or_zero(text: str) -> int:

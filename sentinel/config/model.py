@@ -289,6 +289,11 @@ class Config(ServiceSettings):
         _RATE.within("0.001", "100"),
         key="limits.starts_per_second",
     )
+    hours: tuple[Hours, ...] = setting(
+        "Occupy GPUs only in these hours (local time), such as `22:00-07:00`.",
+        _HOURS,
+        unset=(),
+    )
     quiet: tuple[Hours, ...] = setting(
         "Release all GPUs in these hours (local time), such as `Mon-Fri 08:00-18:00`.",
         _HOURS,

@@ -381,6 +381,8 @@ class DaemonInfo(ResponseType):
     journal: str | None = None
     #: CUDA_VISIBLE_DEVICES of the daemon, which uses no other GPUs, or None if it is not set.
     visible_devices: str | None = None
+    #: What CUDA ignores of it, as a sentence, or None.
+    ignored_devices: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
     #: The burn-in that runs, or None.

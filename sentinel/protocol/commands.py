@@ -185,6 +185,8 @@ class ApiSpec:
     managed: bool = False
     #: CUDA_VISIBLE_DEVICES, or None if it is not set.
     visible_devices: str | None = None
+    #: What CUDA ignores of it, as a sentence, or None.
+    ignored_devices: str | None = None
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.

@@ -140,7 +140,7 @@ def _supervise(
         locks = _lock(selected, () if unlocked else selected.gpus)
         found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
-        api = _api(options, claim)
+        api = _api(options, claim, selected.ignored)
         logs = [] if options.log is None else [json_lines(options.log, gpus)]
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
@@ -157,8 +157,8 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     return GpuLocks(gpus, private, shared)
 
 
-def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
-    """Build the API process, or None without an API."""
+def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProcess | None:
+    """Build the API process, or None without an API; see ``Found`` for ``ignored``."""
     if options.serve is None or claim is None:
         return None
     serve, config = options.serve, options.config
@@ -168,6 +168,7 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         log=log_of(serve),
         journal=serve.journal,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        ignored_devices=ignored,
         managed="NOTIFY_SOCKET" in os.environ,
         began=time.time(),
         version=__version__,

@@ -218,6 +218,8 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
 
 def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
+    if name.isdigit():
+        raise ConfigError(f"{text!r} is no setting; GPUs are one list, as in --gpus 0,1")
     key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")

@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -253,7 +253,8 @@ def command(
         _check_that_it_answers(where, pid)
     proof = _prove(where, pid, wait)
     facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
-    return _printed("started" if started else "runs already", facts, proof)
+    printed = _printed("started" if started else "runs already", facts, proof)
+    return replace(printed, notes=_warnings(where) if started else ())
 
 
 @click.command("restart")
@@ -283,6 +284,15 @@ def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> opt
             f"log    {facts['log'] or NO_LOG}",
         ],
     )
+
+
+def _warnings(where: Places) -> list[str]:
+    """Say what CUDA ignores of CUDA_VISIBLE_DEVICES."""
+    with contextlib.suppress(SentinelError):  # it has started, whatever comes now
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            ignored = connect(where.socket).status().daemon.ignored_devices
+            return [f"sentinel: warning: {ignored}"] if ignored else []
+    return []
 
 
 def _places(*, simulated: bool) -> Places:

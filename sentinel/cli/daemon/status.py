@@ -54,7 +54,7 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
 )
-@options.duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@options.duration("--watch", "every", "Repeat this often, by default 2s, until Ctrl+C.", alone="2s")
 @output.color_option
 @options.gpu_selection
 @options.json_option

@@ -129,7 +129,9 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
             f" for {format_duration(round(age))}"
         )
     yield f"{daemon.phase}{ending}  {daemon.workload}{driver}"
-    if daemon.visible_devices is not None:
+    if daemon.ignored_devices:
+        yield printable(daemon.ignored_devices)
+    elif daemon.visible_devices is not None:
         yield f"CUDA_VISIBLE_DEVICES={printable(daemon.visible_devices)}"
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"

@@ -136,10 +136,27 @@ def _longest_wait(context: click.Context, option: click.Parameter, text: str | N
 
 
 def duration(
-    flag: str, name: str, text: str, *, required: bool = False
+    flag: str, name: str, text: str, *, required: bool = False, alone: str = ""
 ) -> Callable[[_Function], _Function]:
-    """Return an option for a duration in seconds, or None if it is not given."""
-    return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
+    """Return an option for a duration in seconds, or None if it is not given.
+
+    Args:
+        flag: The flag.
+        name: The name of the argument.
+        text: The help text.
+        required: Whether it must be given.
+        alone: The duration of a flag without a value; empty if it needs one.
+    """
+    optional: dict[str, Any] = {"is_flag": False, "flag_value": alone} if alone else {}
+    return click.option(
+        flag,
+        name,
+        metavar="[TIME]" if alone else "TIME",
+        callback=_seconds,
+        help=text,
+        required=required,
+        **optional,
+    )
 
 
 def wait_option(text: str, default: str | None = "30s") -> Callable[[_Function], _Function]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sentinel.config.model import Config
-from sentinel.config.schedule import end_of_hours, seconds_until
+from sentinel.config.schedule import Closed, find_closed, seconds_until
 from sentinel.core import (
     attribution,
     health,
@@ -252,12 +252,14 @@ def _no_context(state: State, seen: Observation) -> Ruling | None:
     uncontrolled = serving_processes.why_uncontrolled(state, seen.now)
     if uncontrolled is not None:
         return Ruling("api", uncontrolled)
-    hours = _quiet_hours(state, seen)
-    if hours is None:
+    closed = _closed(state, seen)
+    if closed is None:
         return None
-    end = None if seen.local is None else end_of_hours(state.config.quiet, seen.local)
-    left = None if end is None or seen.local is None else seconds_until(end, seen.local)
-    return Ruling("quiet", hours, None if left is None else seen.now + left)
+    end, local = closed.until, seen.local
+    until = None if end is None or local is None else seen.now + seconds_until(end, local)
+    if closed.is_quiet:
+        return Ruling("quiet", closed.reason, until)
+    return Ruling("hours", closed.reason, until)
 
 
 def _limit(state: State, seen: Observation) -> Ruling | None:
@@ -296,12 +298,9 @@ def _left_idle(config: Config) -> str:
     return f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
 
 
-def _quiet_hours(state: State, seen: Observation) -> str | None:
-    """Return the quiet hours that apply now, or None; all apply while the time is unknown."""
-    for hours in state.config.quiet:
-        if seen.local is None or hours.contains(seen.local):
-            return f"quiet hours: {hours.text}"
-    return None
+def _closed(state: State, seen: Observation) -> Closed | None:
+    """Return why the hours of the settings forbid stressors now, or None."""
+    return find_closed(state.config.quiet, state.config.hours, seen.local)
 
 
 def _next_probe_at(state: State) -> float | None:
@@ -348,15 +347,17 @@ def release(state: State, seen: Observation) -> Step[State]:
         return stopped._replace(events=(event,))
 
     released = each_gpu(state, seen, step)
-    # Quiet hours begin with a minute of the wall clock.
-    minute = seen.next_minute if state.config.quiet else None
+    # Hours begin and end with a minute of the wall clock.
+    has_hours = state.config.quiet or state.config.hours
+    minute = seen.next_minute if has_hours else None
     return released._replace(due=min(released.due, upcoming(seen.now, minute)))
 
 
 def node_releases(state: State, seen: Observation) -> dict[str, str]:
-    """Return the releases by quiet hours and by limits, the last started first."""
+    """Return the releases by hours and by limits, the last started first."""
     missing = state.config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
-    all_ = _quiet_hours(state, seen) or serving_processes.why_uncontrolled(state, seen.now)
+    closed = _closed(state, seen)
+    all_ = closed.reason if closed else serving_processes.why_uncontrolled(state, seen.now)
     live = [gpu_state for gpu_state in state.gpu_states.values() if gpu_state.is_live]
     live.sort(key=lambda gpu_state: (gpu_state.launch.at, gpu_state.gpu.index), reverse=True)
     idle = live if all_ else live[: max(0, missing)]

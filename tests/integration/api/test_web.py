@@ -183,21 +183,28 @@ def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Br
         assert "taken" not in page.evaluate("document.title")
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown_text"),
+    [
+        ("not yet", r"not yet; may change in (9|10).min"),
+        ("quiet hours until 05:00", r"quiet hours until 05:00 \(in (9|10).min"),
+    ],
+)
 def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
-    api: ApiServer, chrome: Browser
+    api: ApiServer, chrome: Browser, reason: str, shown_text: str
 ) -> None:
     idle: dict[str, Any] = {
         "stressor": "STOPPED",
         "held": None,
         "rule": "idle.wait",
-        "reason": "not yet",
+        "reason": reason,
     }
     api.change_gpu(rule_until=time.monotonic() + 600, **idle)
     with opened(chrome, address(api)) as page:
         page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#detail-dialog"):
             shown = f"document.querySelector('{part}').textContent"
-            page.wait_until(f"/not yet; may change in (9|10).min/.test({shown})")
+            page.wait_until(f"/{shown_text}/.test({shown})")
 
 
 def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:

@@ -35,7 +35,7 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
     with (
         daemon.start_command("exec", "--count", "2", *wait, "large") as large,
         daemon.start_command(
-            "exec", "--count", "1", "--wait", "5m", "--quiet", *JOB, "gone"
+            "exec", "--count", "1", "--wait", "5m", "--silent", *JOB, "gone"
         ) as gone,
     ):
         eventually(lambda: len(queued(daemon)) == 2)

@@ -79,6 +79,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         "starts_per_second": "0.5",
         "ignore": "name=Xorg,user=monitor",
         "quiet": "Mon-Fri 08:00-18:00",
+        "hours": "22:00-07:00",
         "until": "18:30",
         "notify_webhook": "https://hooks.example/sentinel",
         "notify_token": "/etc/sentinel/token",

@@ -229,11 +229,24 @@ def test_quiet_hours_release_every_gpu_and_prevent_starts() -> None:
     assert world.wall.minute == 3
     assert world.wall.second < 2, "within two ticks of the beginning"
     reasons = {event.fields["reason"] for event in world.events("gpu.released")}
-    assert reasons == {"quiet hours: Wed 12:03-12:05"}
-    assert reason(world, 0) == "quiet hours: Wed 12:03-12:05"
+    assert reasons == {"quiet hours until 12:05"}
+    assert reason(world, 0) == "quiet hours until 12:05"
     world.run(lambda: len(world.spawner.started) == 4, within=3 * 60)
     assert (world.wall.minute, world.wall.second) in {(5, 0), (5, 1)}
     assert not world.events("stressor.failed")
+
+
+def test_outside_its_hours_every_gpu_is_free_and_within_them_it_is_occupied() -> None:
+    world = World(gpus=2, tick=0.2, config=Config(hours=parse_hours("Wed 12:03-12:05")))
+    world.run_for(30)
+    assert not world.spawner.started
+    assert reason(world, 0) == "occupied only Wed 12:03-12:05, next at 12:03"
+    world.run(lambda: held(world) == [0, 1], within=130)
+    assert world.wall.minute == 3
+    world.run(lambda: held(world) == [], within=3 * 60)
+    assert (world.wall.minute, world.wall.second < 2) == (5, True)
+    reasons = {event.fields["reason"] for event in world.events("gpu.released")}
+    assert reasons == {"occupied only Wed 12:03-12:05, next at Wed 12:03"}
 
 
 def test_a_clock_set_forward_into_quiet_hours_releases_every_gpu() -> None:
