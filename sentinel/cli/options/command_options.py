@@ -16,7 +16,7 @@ from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
-from sentinel.units import parse_duration, split_selectors
+from sentinel.units import parse_duration, parse_duration_or_zero, split_selectors
 
 if TYPE_CHECKING:
     from sentinel.client import Client, Outcome, Status
@@ -115,28 +115,30 @@ def _address(socket: str | None, tcp: str | None, token: str | None, *, simulate
 # --- options ---------------------------------------------------------------------------------
 
 
-def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Parse a duration in seconds."""
-    if text is None or context.resilient_parsing:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError(f"{option.opts[0]}: {error}") from None
+def _seconds(
+    parse: Callable[[str], float],
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Return the callback of an option that parses a duration in seconds."""
 
+    def parsed(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+        if text is None or context.resilient_parsing:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{option.opts[0]}: {error}") from None
 
-def _seconds_or_none(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Parse a duration in seconds that may be 0."""
-    if text.strip() in {"0", "0s"}:
-        return 0.0
-    return _seconds(context, option, text) or 0.0
+    return parsed
 
 
 def duration(
     flag: str, name: str, text: str, *, required: bool = False
 ) -> Callable[[_Function], _Function]:
     """Return an option for a duration in seconds, or None if it is not given."""
-    return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
+    callback = _seconds(parse_duration)
+    return click.option(
+        flag, name, metavar="TIME", callback=callback, help=text, required=required
+    )
 
 
 def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
@@ -146,7 +148,7 @@ def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Funct
         metavar="TIME",
         default=default,
         show_default=True,
-        callback=_seconds_or_none,
+        callback=_seconds(parse_duration_or_zero),
         help=f"{text}; 0 does not wait.",
     )
 
