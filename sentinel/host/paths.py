@@ -150,12 +150,24 @@ def check_log(log: Path) -> None:
     remedy = "Name a file in another folder with --log-file."
     if log.exists() and not log.is_file():
         raise ConfigError(f"the log {log} cannot be written: it is no regular file", remedy)
-    folder = next(folder for folder in log.parents if os.path.lexists(folder))
-    if not folder.is_dir():
-        what = f"the folder {folder} cannot be created: a file of this name exists"
+    _check_trusted(check_creatable(log.parent, remedy), remedy)
+
+
+def check_creatable(folder: Path, remedy: str) -> Path:
+    """Check that a folder can be written, or created, and create nothing.
+
+    Returns:
+        The folder, or the one that exists and is nearest to it.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    nearest = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not nearest.is_dir():
+        what = f"the folder {nearest} cannot be created: a file of this name exists"
         raise ConfigError(what, remedy)
-    _check_trusted(folder, remedy)
-    _check_writable(folder, remedy)
+    _check_writable(nearest, remedy)
+    return nearest
 
 
 def check_length(socket: Path) -> None:

@@ -15,7 +15,12 @@ import click
 from click.core import ParameterSource
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
+from sentinel.cli.daemon.run import (
+    check_before_start,
+    warn_of_no_link,
+    with_chosen_log,
+    with_plan,
+)
 from sentinel.cli.display import gpu_table
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
@@ -229,6 +234,7 @@ def command(
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
+        warn_of_no_link()
         own = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
         try:
             pid = start_detached(own, where, START_TIMEOUT_S).pid
