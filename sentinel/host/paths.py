@@ -260,15 +260,26 @@ def _prepare(folder: Path, remedy: str) -> None:
     In /tmp, any user may have created it before, or a link to another folder of this user.
     """
     _make(folder, remedy)
-    there = folder.stat()
-    if there.st_uid != os.getuid():
-        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
-        raise ConfigError(what, f"Remove it. Or: {remedy}")
+    there = check_own(folder, f"Remove it. Or: {remedy}")
     others = stat.S_IWGRP | stat.S_IWOTH
     if there.st_mode & others:  # usually because of a wide umask
         folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
     _check_trusted(folder, remedy)
     _check_writable(folder, remedy)
+
+
+def check_own(folder: Path, remedy: str) -> os.stat_result:
+    """Refuse a folder of another user, and return its status.
+
+    Raises:
+        ConfigError: It belongs to another user.
+        OSError: It is missing, or cannot be read.
+    """
+    there = folder.stat()
+    if there.st_uid != os.getuid():
+        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
+        raise ConfigError(what, remedy)
+    return there
 
 
 def _make(folder: Path, remedy: str) -> None:

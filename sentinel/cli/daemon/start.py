@@ -40,7 +40,7 @@ from sentinel.errors import (
     ServiceError,
 )
 from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import SIMULATED, Places, places
+from sentinel.host.paths import SIMULATED, Places, check_own, places
 from sentinel.host.registry import running
 from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
@@ -292,8 +292,15 @@ def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> opt
 
 
 def _places(*, simulated: bool) -> Places:
-    """Return the paths of the daemon."""
+    """Return the paths of the daemon.
+
+    Raises:
+        ConfigError: The simulated GPUs belong to another user.
+    """
     folder = default_folder().absolute() if simulated else None
+    with contextlib.suppress(OSError):  # it is made later
+        if folder is not None:
+            check_own(folder, f"Set {SIMULATED} to a folder of your own.")
     return places(os.environ, os.getuid(), folder)
 
 
