@@ -136,9 +136,7 @@ def duration(
 ) -> Callable[[_Function], _Function]:
     """Return an option for a duration in seconds, or None if it is not given."""
     callback = _seconds(parse_duration)
-    return click.option(
-        flag, name, metavar="TIME", callback=callback, help=text, required=required
-    )
+    return click.option(flag, name, metavar="TIME", callback=callback, help=text, required=required)
 
 
 def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:

@@ -244,7 +244,9 @@ def test_the_timeline_says_who_ended_a_reservation(tmp_path: Path, chrome: Brows
             api.publish("gpu.unreserved", index=0, id="fb09a776", by=by)
         shown = [text for _, _, text in timeline(page, len(callers))]
     terminal = [describe("gpu.unreserved", {"id": "fb09a776", "by": by})[1] for by in callers[:-1]]
-    assert shown == [*terminal, "fb09a776: by ada"], "only the terminal names the transport of a user"
+    assert shown == [*terminal, "fb09a776: by ada"], (
+        "only the terminal names the transport of a user"
+    )
     assert shown[1] == "fb09a776: its process or its request has ended"
     assert shown[2] == "fb09a776: by a signal"
 

@@ -42,7 +42,11 @@ def test_a_home_that_cannot_be_entered_is_no_bug(
 ) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     variables = {"HOME": home, "XDG_STATE_HOME": home / "state", "XDG_CONFIG_HOME": home / "config"}
-    variables |= {"TMPDIR": tmp_path, "XDG_RUNTIME_DIR": tmp_path / "run", "RUNTIME_DIRECTORY": tmp_path / "run"}
+    variables |= {
+        "TMPDIR": tmp_path,
+        "XDG_RUNTIME_DIR": tmp_path / "run",
+        "RUNTIME_DIRECTORY": tmp_path / "run",
+    }
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SENTINEL_")}
     environment.pop("STATE_DIRECTORY", None)
     if os.getuid() == 0:  # whose state is in no home
