@@ -403,6 +403,8 @@ class GpuState:
     #: The share of busy time that the GPU's health allows.
     health_pace: float = 1.0
     pause: Pause | None = None
+    #: When the last pause ended.
+    resumed: float = float("-inf")
     #: When the occupancy or the stressor last changed its state.
     changed: float = 0.0
     #: The latest that was read.

@@ -33,10 +33,10 @@ from sentinel.config.sources import Sources, checked
 from sentinel.config.specs import shadowed
 from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, SentinelError
-from sentinel.host import simulation
+from sentinel.host import registry, simulation
 from sentinel.host.daemon_lookup import list_daemons
 from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import Places, places, prepare, prepare_log
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, Places, places, prepare, prepare_log
 from sentinel.host.process_setup import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.host.unprivileged import look_up
@@ -121,6 +121,8 @@ def command(
         if _goes_to_journal(detached=serve.detached):
             serve = replace(serve, journal=match_of_this_run(os.environ))
         options = replace(options, serve=replace(serve, recorded=not flags["private"]))
+        if not (flags["daemon"] or flags["private"]):
+            warn_of_no_link()
     else:
         option = "--no-api" if flags["no_api"] else "--dry-run"
         why = f"since {option} starts no API process, which sends them"
@@ -267,6 +269,16 @@ def check_before_start(config: Config, sources: Sources, plan: str | None) -> No
     check_workloads(named, account_of(config, sources))
     for warning in shadowed():
         click.echo(f"sentinel: warning: {warning}", err=True)
+
+
+def warn_of_no_link() -> None:
+    """Print a warning if other commands find a daemon only by variables that are set now."""
+    chosen = [name for name in (SOCKET_VARIABLE, SIMULATED) if os.environ.get(name)]
+    why = registry.why_not_linked(os.environ, os.getuid()) if chosen else None
+    if why is not None:
+        what = f"other commands find this daemon only with {chosen[0]}={os.environ[chosen[0]]}"
+        remedy = "Set HOME or XDG_STATE_HOME to a folder that you can write."
+        click.echo(f"sentinel: warning: {what}: {why}\n{remedy}", err=True)
 
 
 def account_of(config: Config, sources: Sources) -> Account | None:

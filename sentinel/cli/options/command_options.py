@@ -17,7 +17,7 @@ from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
-from sentinel.units import parse_duration, split_selectors
+from sentinel.units import parse_duration, parse_duration_or_zero, split_selectors
 
 if TYPE_CHECKING:
     from sentinel.client import Client, Outcome, Status
@@ -116,23 +116,29 @@ def _address(socket: str | None, tcp: str | None, token: str | None, *, simulate
 # --- options ---------------------------------------------------------------------------------
 
 
-def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Parse a duration in seconds."""
-    if text is None or context.resilient_parsing:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError(f"{option.opts[0]}: {error}") from None
+def _seconds(
+    parse: Callable[[str], float],
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Return the callback of an option that parses a duration in seconds."""
+
+    def parsed(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+        if text is None or context.resilient_parsing:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{option.opts[0]}: {error}") from None
+
+    return parsed
+
+
+_seconds_or_zero = _seconds(parse_duration_or_zero)
 
 
 def _longest_wait(context: click.Context, option: click.Parameter, text: str | None) -> float:
     """Parse a duration in seconds that may be 0; without one, there is no limit."""
-    if text is None:
-        return math.inf
-    if text.strip() in {"0", "0s"}:
-        return 0.0
-    return _seconds(context, option, text) or 0.0
+    seconds = _seconds_or_zero(context, option, text)
+    return math.inf if seconds is None else seconds
 
 
 def duration(
@@ -152,7 +158,7 @@ def duration(
         flag,
         name,
         metavar="[TIME]" if alone else "TIME",
-        callback=_seconds,
+        callback=_seconds(parse_duration),
         help=text,
         required=required,
         **optional,

@@ -121,7 +121,12 @@ def _expire_pause(gpu_state: GpuState, seen: Observation, _: Config) -> Step[Gpu
     if now < pause.until:
         return Step(gpu_state, due=pause.until)
     event = gpu_event("gpu.resumed", gpu_state, now, by=None)
-    return Step(replace(gpu_state, pause=None), events=(event,))
+    return Step(_resumed(gpu_state, now), events=(event,))
+
+
+def _resumed(gpu_state: GpuState, now: float) -> GpuState:
+    """End the pause of a GPU, if it has one."""
+    return gpu_state if gpu_state.pause is None else replace(gpu_state, pause=None, resumed=now)
 
 
 # --- the daemon, and pauses of its GPUs --------------------------------------------------------
@@ -177,7 +182,7 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
         for uuid, gpu_state in state.gpu_states.items()
         if uuid in gpus and gpu_state.pause is not None
     ]
-    state = state.change_gpus(lambda found: replace(reset_failures(found), pause=None), gpus)
+    state = state.change_gpus(lambda found: _resumed(reset_failures(found), now), gpus)
     step = Step(replace(state, driver_released=None), events=tuple(events))
     return Accepted(step, f"resumes {names_of(state, gpus)}", gpus)
 

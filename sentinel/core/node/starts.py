@@ -30,7 +30,7 @@ from sentinel.core.occupancy import Ruling
 from sentinel.core.state import Shutdown, State, each_gpu, kept_free
 from sentinel.core.step import Start, Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
-from sentinel.units import format_count, format_size
+from sentinel.units import format_count, format_duration, format_size
 
 
 class _Case(NamedTuple):
@@ -96,7 +96,19 @@ def _indistinguishable(case: _Case) -> Ruling | None:
 def _occupancy(case: _Case) -> Ruling | None:
     """Start only on a GPU that is idle for long enough and has no other stressor."""
     found = occupancy.may_start(case.gpu_state, case.reading, case.now, case.own)
-    return None if found.allowed else _with_recovery(found, case)
+    if found.allowed or found.rule == "idle.wait":
+        return _after_pause(case) or (None if found.allowed else found)
+    return _with_recovery(found, case)
+
+
+def _after_pause(case: _Case) -> Ruling | None:
+    """Count ``idle.wait`` from the end of a pause on, if the GPU was idle before that."""
+    idle, resumed = case.gpu_state.occupancy, case.gpu_state.resumed
+    until = resumed + case.own.idle_wait
+    if not isinstance(idle, Idle) or idle.since >= resumed or case.now >= until:
+        return None
+    reason = f"its pause ended less than {format_duration(case.own.idle_wait)} ago (idle.wait)"
+    return Ruling("idle.wait", reason, until)
 
 
 def _with_recovery(found: Ruling, case: _Case) -> Ruling:
@@ -271,9 +283,9 @@ def _limit(state: State, seen: Observation) -> Ruling | None:
     if config.leave_idle and sum(map(_is_free, gpu_states)) <= config.leave_idle:
         return Ruling("limits.leave_idle", _left_idle(config))
     for gpu_state in gpu_states if config.idle_gate == "all" else ():
-        own = config.of(gpu_state.gpu.uuid)
+        case = _case(state, gpu_state, seen)
         needed = burnin.finished(state, gpu_state) is None
-        if needed and not _is_ready(gpu_state, seen, own):
+        if needed and not _is_ready(case):
             reason = f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
             return Ruling("idle.gate", reason)
     rate = config.starts_per_second
@@ -314,11 +326,12 @@ def _is_free(gpu_state: GpuState) -> bool:
     return idle and not gpu_state.is_live and not gpu_state.allocations
 
 
-def _is_ready(gpu_state: GpuState, seen: Observation, own: Config) -> bool:
+def _is_ready(case: _Case) -> bool:
     """Check whether a GPU is held, or idle for long enough to be."""
-    reading = seen.readings.get(gpu_state.gpu.uuid)
-    waits = occupancy.idle_enough(gpu_state, reading, seen.now, own)
-    return gpu_state.is_live or waits is None
+    if case.gpu_state.is_live:
+        return True
+    waits = occupancy.idle_enough(case.gpu_state, case.reading, case.now, case.own)
+    return waits is None and _after_pause(case) is None
 
 
 # --- releases ----------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from sentinel.config.schedule import parse_hours
 from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Stopped, Unknown
 from sentinel.core.state import Orders
 from sentinel.core.step import Kill, Start
-from tests.harness.core_scenarios import held, occupied, on_stressors
+from sentinel.protocol.commands import PauseGpus, ResumeGpus
+from tests.harness.core_scenarios import held, occupied, on_stressors, send
 from tests.harness.world import GIB, World
 
 
@@ -178,6 +179,23 @@ def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
     assert not world.spawner.started
     world.run_for(5)
     assert [60.0 <= at - began < 62 for _, at in world.spawner.started] == [True]
+
+
+@pytest.mark.parametrize("gate", ["each", "all"])
+@pytest.mark.parametrize("seconds", [None, 30.0])
+def test_the_time_of_a_pause_does_not_count_as_idle(seconds: float | None, gate: str) -> None:
+    world = World(config=Config(idle_wait=90.0, idle_gate=gate), gpus=2, with_api=True)
+    world.run(lambda: world.state.served)
+    assert send(world, PauseGpus, gpus=("GPU-0",), seconds=seconds) is None
+    world.run_for(20)
+    if seconds is None:
+        assert send(world, ResumeGpus, gpus=("GPU-0",)) is None
+    world.run(lambda: world.events("gpu.resumed"), within=15)
+    resumed = world.now
+    assert reason(world, 0) == "its pause ended less than 1 min 30 s ago (idle.wait)"
+    world.run(lambda: held(world) == [0, 1], within=40)
+    (started,) = (at for uuid, at in world.spawner.started if uuid == "GPU-0")
+    assert 90.0 <= started - resumed < 92.0
 
 
 def test_a_failed_stressor_does_not_restart_the_idle_wait() -> None:
