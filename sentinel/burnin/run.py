@@ -82,6 +82,7 @@ def record_run(
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
     with ExitStack() as outer:
         wanted = _completed(request, before, outer)
+        seconds = plan_of(wanted).seconds
         at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
         with connected(wanted.gpus) as client, ExitStack() as stack:
             _prepare(client, request, wanted, before)
@@ -104,7 +105,7 @@ def record_run(
                 reopen(folder, _present_settings(client, request, wanted.gpus), before)
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel, count_lines(folder.samples)).write
-            sampler = Sampler(client, run.gpus, plan_of(wanted).seconds, write)
+            sampler = Sampler(client, run.gpus, seconds, write)
             sampler.start()
             try:
                 for event in until_end(client, stream, run.id):

@@ -81,16 +81,10 @@ class DaemonRecord:
 
 
 def describe_own(state: Path, **facts: str | int | None) -> DaemonRecord:
-    """Build the record of this process, with the given facts."""
+    """Build the record of this process, or of the one whose ``pid`` and ``started`` are facts."""
     own = own_stat()
-    return DaemonRecord(
-        pid=own.pid,
-        started=own.started,
-        uid=os.getuid(),
-        since=time.time(),
-        state=str(state),
-        **facts,  # type: ignore[arg-type]
-    )
+    known = {"pid": own.pid, "started": own.started, "uid": os.getuid(), **facts}
+    return DaemonRecord(since=time.time(), state=str(state), **known)  # type: ignore[arg-type]
 
 
 # --- the claim -------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -135,16 +134,14 @@ def _connected(request: RunRequest, gpus: Sequence[str]) -> Iterator[Client]:
         held.wait_ready()
         where = places(os.environ, os.getuid(), request.simulation)
         process = read_stat(held.pid)
-        record = replace(
-            registry.describe_own(
-                where.shared.absolute(),
-                simulated=request.simulated,
-                simulate=request.simulate,
-                run=request.folder,
-                burnin_socket=held.client.address.socket,
-            ),
+        record = registry.describe_own(
+            where.shared.absolute(),
             pid=held.pid,
             started=0 if process is None else process.started,
+            simulated=request.simulated,
+            simulate=request.simulate,
+            run=request.folder,
+            burnin_socket=held.client.address.socket,
         )
         path = where.socket.with_name(f"burnin-{held.pid}.json").absolute()
         with registry.recorded(path, record, records_folder(os.environ, os.getuid())):

@@ -30,8 +30,6 @@ APPLY: Final[Mapping[type[Command], Callable[[State, Any, Observation], Accepted
 #: Why settings cannot be changed during a burn-in.
 _LOCKED = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
 
-_TOGETHER = "burnin.together"
-
 #: What an event reports of a GPU's progress.
 _PROGRESS = (
     *("phase", "number", "phases", "done_s", "quota_s", "passes", "quota_passes", "left_s"),
@@ -62,7 +60,7 @@ def wait_together(state: State) -> bool:
 
 def form_groups(state: State, now: float, rulings: Mapping[str, Ruling]) -> Step[State]:
     """Form the groups of the GPUs that wait for each other, of those that could start now."""
-    ready = [uuid for uuid, ruling in rulings.items() if ruling.rule == _TOGETHER]
+    ready = [uuid for uuid, ruling in rulings.items() if ruling.rule == "burnin.together"]
     return groups.form(state, now, ready)
 
 
@@ -101,7 +99,7 @@ def finished(state: State, gpu_state: GpuState) -> Ruling | None:
 def waits_for_group(state: State, gpu_state: GpuState) -> Ruling | None:
     """Wait for the GPUs that do the phase together."""
     why = groups.why_waiting(gpu_state, state.config.of(gpu_state.gpu.uuid))
-    return None if why is None else Ruling(_TOGETHER, why)
+    return None if why is None else Ruling("burnin.together", why)
 
 
 # --- the stressor of a GPU -------------------------------------------------------------------
