@@ -27,12 +27,6 @@ from sentinel.protocol.counters import Counters, HostCounters
 #: Where nothing is said of what a node must be.
 NOTHING = Expectation()
 
-#: The flags of repairs that wait for a reset.
-REPAIRS_PENDING = (
-    *("remap_pending", "retirement_pending"),
-    *("channel_repair_pending", "tpc_repair_pending"),
-)
-
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped")
 RESET = "the driver was reloaded or the GPU was reset"
@@ -270,11 +264,6 @@ class GrowthEvidence(GpuEvidence):
             text=f"{field} {', '.join(readings)}",
             unknown=next((one for one in unknown if one.status is Status.NOT_TESTED), None),
         )
-
-    def judge_growth(self, field: str, limits: Limits) -> Judgement:
-        """Judge the growth of a counter by the limits."""
-        grown = self.growth(field)
-        return grown.judged(by_limits(grown.least, limits, grown.text))
 
     def known_growth(self, field: str) -> float:
         """Return how much a counter or flag has grown.

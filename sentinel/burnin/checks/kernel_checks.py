@@ -8,14 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
     Severity,
     Status,
-    Table,
     not_applicable,
     untested,
 )
@@ -93,17 +91,9 @@ class KernelEvidence:
     overrides: Mapping[int, str] = field(default_factory=dict)
 
 
-@TABLE.check(
-    "gpu.kernel_faults",
-    rule="the table of faults; one that has an XID, too, is judged as that",
-    source=basis.OWN,
-    do=Action(Severity.ISOLATE, "the action of the worst fault"),
-)
+@TABLE.check("gpu.kernel_faults")
 def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The kernel's log has no fault of the GPU beside XIDs.
-
-    Reads the kernel's log: PCIe errors of the GPU and of the ports above it, lines of NVRM.
-    """
+    """Judge the faults of the GPU in the kernel's log."""
     record = evidence.record
     is_simulated = record.before is not None and record.before.driver == "simulated"
     unread = evidence.kernel_log_error or evidence.faults_unread
@@ -113,18 +103,9 @@ def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
     return _or_unread(found, unread, is_simulated=is_simulated)
 
 
-@TABLE.check(
-    "node.kernel_faults",
-    rule="the tables of faults and XIDs; of other devices, warn",
-    source=basis.OWN,
-    do=Action(Severity.ISOLATE, "the action of the worst fault"),
-)
+@TABLE.check("node.kernel_faults")
 def _node_kernel_faults(evidence: KernelEvidence, _: Limits) -> Judgement:
-    """The kernel's log has no fault that is of no GPU of the run.
-
-    Reads the kernel's log: SXids of NVSwitches, PCIe errors, lines of NVRM, XIDs of GPUs that are
-    unknown.
-    """
+    """Judge the faults in the kernel's log that are of no GPU of the run."""
     found = [
         judge_faults(unpaired(evidence.faults, evidence.reported), evidence.foreign),
         _of_xids(evidence.xids, evidence.overrides),

@@ -8,17 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import ACTIONS, Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
     Unjudged,
-    above,
-    below,
+    by_action,
     by_limits,
     not_applicable,
     untested,
@@ -34,10 +30,6 @@ from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import FindingPlace
 
 TABLE = Table()
-check = TABLE.check
-
-#: Below this share of the power limit a load is not representative (DCGM targeted_power).
-MIN_POWER_SHARE = 0.75
 
 _STARTING = "stressor.starting"
 #: Events after which others may have the GPU, until a stressor starts.
@@ -322,17 +314,9 @@ def findings(record: GpuRecord, *places: FindingPlace) -> list[Mapping[str, Any]
     return [event for event in found if not places or event["place"] in places]
 
 
-@check(
-    "results.wrong",
-    source=f"{basis.OWN}; engineering.fb.com on silent data corruption, 2022",
-    do=basis.isolate("a wrong result that is not repeated is a fault, too."),
-    fail=above(0),
-)
+@TABLE.check("results.wrong")
 def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Every result that was checked is right, bit for bit.
-
-    Reads the stressors' own comparison on the GPU, bit for bit.
-    """
+    """Count the wrong results."""
     wrong, checks = wrong_results(evidence.record), evidence.checked
     if not checks and not wrong:
         return untested("no result was checked")
@@ -342,17 +326,9 @@ def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(wrong, limits, text)
 
 
-@check(
-    "results.finding",
-    source=f"{basis.OWN}; cuda_memtest",
-    do=basis.isolate("the findings name the bits and the place."),
-    fail=above(0),
-)
+@TABLE.check("results.finding")
 def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """No evidence of wrong results, inputs, references or memory.
-
-    Reads the stressors' findings: results, inputs, references, memory.
-    """
+    """Count the findings, but those of golden checksums."""
     others = [place for place in FindingPlace if place is not FindingPlace.GOLDEN]
     found = findings(evidence.record, *others)
     if not found and not evidence.checked:
@@ -368,20 +344,9 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
     )
 
 
-@check(
-    "gpu.hang",
-    source=f"{basis.OWN}: 30 s without progress, or a SIGKILL survived, twice, or 60 s without a"
-    " reading; a single hang may be the host's",
-    do=Action(Severity.RESET, "RESET_GPU: reset the GPU or reboot the node, then run it again."),
-    fail=above(1),
-    warn=above(0),
-    warn_unread=above(2),
-)
+@TABLE.check("gpu.hang")
 def _gpu_hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU answers and makes progress.
-
-    Reads progress of the stressors, calls of the driver.
-    """
+    """Count the hangs and the failed readings."""
     record = evidence.record
     if all(phase.began is None for phase in record.phases):
         return untested("nothing was run")
@@ -406,20 +371,9 @@ def _failures(record: GpuRecord) -> list[Mapping[str, Any]]:
     return record.named("stressor.failed", "stressor.fatal")
 
 
-@check(
-    "stressor.failures",
-    source=basis.OWN,
-    do=Action(
-        Severity.MONITOR,
-        "TRIAGE: read the reason; look for XIDs and errors of the memory at that time.",
-    ),
-    warn=above(0),
-)
+@TABLE.check("stressor.failures")
 def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The stressors do not fail.
-
-    Reads the exits of the stressors.
-    """
+    """Count the failures of stressors that are no hangs."""
     kinds = {"crash", "workload", "stuck", "returned", "garbage"}
     failed = [event for event in _failures(evidence.record) if event.get("kind") in kinds]
     text = f"{failed[0]['kind']}: {failed[0]['reason']}" if failed else ""
@@ -432,22 +386,9 @@ def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
 _MINUTE_S = 60.0
 
 
-@check(
-    "ecc.corrected_load",
-    rule="{limits}; fail_rate is a second, over a minute of own load",
-    source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313: 4,647 and 17,657 a second, none when idle;"
-    f" limits: {basis.OWN}",
-    do=basis.RETURN,
-    unit="errors",
-    fail=above(1e5),
-    fail_rate=above(100),
-    warn=above(10),
-)
+@TABLE.check("ecc.corrected_load")
 def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Few correctable errors under Sentinel's own load.
-
-    Reads the growth of field 3, ECC_SBE_VOL_TOTAL, beside a stressor and no other process.
-    """
+    """Judge the corrected errors under own load, and their rate."""
     name = "ecc_corrected_total"
     read(evidence.now, name)
     by_phase: dict[str, int] = {}
@@ -470,7 +411,7 @@ def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if worst is not None and limits["fail_rate"].broken_by(worst):
         return replace(found, status=Status.FAIL)
     if found.status is Status.WARN:
-        return replace(found, action=basis.WATCH.text, severity=basis.WATCH.severity)
+        return by_action(found, ACTIONS["watch"])
     return found
 
 
@@ -490,18 +431,9 @@ def _fastest(curve: Sequence[tuple[float, int]], least: float) -> float | None:
 # --- the load --------------------------------------------------------------------------------
 
 
-@check(
-    "memory.covered",
-    source=f"{basis.OWN}: 88 % of the free memory are 0.8 and more",
-    do=Action(Severity.CONFIG, "CONFIG: free the memory, or raise --memory."),
-    unit="of the memory",
-    warn=below(0.75),
-)
+@TABLE.check("memory.covered")
 def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory test covers most of the memory.
-
-    Reads the reports of the memory test.
-    """
+    """Judge the least share of the memory that a memory test covered."""
     tests = [phase.work for phase in evidence.record.phases if phase.phase.passes]
     if not tests:
         return not_applicable("the plan has no memory test")
@@ -513,21 +445,9 @@ def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(min(shares), 4), limits)
 
 
-@check(
-    "load.power",
-    source="DCGM targeted_power: 0.75",
-    do=Action(
-        Severity.MONITOR,
-        "CONFIG: below this the load is not representative, and no rate is judged.",
-    ),
-    unit="of the limit",
-    warn=below(MIN_POWER_SHARE),
-)
+@TABLE.check("load.power")
 def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The load reaches the power limit.
-
-    Reads the power in the worst moments of the steady phases against the enforced limit.
-    """
+    """Judge the lowest share of the power limit in the steady phases."""
     evidence.under_load("power_w")
     shares = [
         (lasting_low(powers) / limit, phase.phase.name)
@@ -572,20 +492,9 @@ def _must_be_plausible(evidence: LoadEvidence) -> None:
         raise Unjudged(untested(text))
 
 
-@check(
-    "load.memory_clock",
-    source=f"{basis.OWN}; lenient, since some cards compute below their maximum",
-    do=Action(Severity.TRIAGE, "CONFIG: look for a locked memory clock; else return the GPU."),
-    unit="of the maximum",
-    fail=below(0.8),
-    warn=below(0.95),
-)
+@TABLE.check("load.memory_clock")
 def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory clock is at its maximum under load.
-
-    Reads nvmlDeviceGetClockInfo in the worst moments of all phases in which the GPU is in use,
-    against the highest maximum of the GPUs of the model.
-    """
+    """Compare the lowest memory clock with the maximum."""
     name = "memory_clock_maximum_mhz"
     own = read(evidence.now, name)
     same = [one for one in evidence.node if one.name == evidence.now.name]
@@ -600,18 +509,9 @@ _RISE_W, _RISE_SHARE = 200.0, 0.3
 _STUCK_C = 2.0
 
 
-@check(
-    "temperature.sensor",
-    rule="not tested if it is the same at a power that rises by 200 W",
-    source=basis.OWN,
-    do=basis.NOTHING,
-    unit="C between the lowest and the highest",
-)
+@TABLE.check("temperature.sensor")
 def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The temperature follows the power.
-
-    Reads nvmlDeviceGetTemperature and nvmlDeviceGetPowerUsage over the whole run.
-    """
+    """Judge whether the temperature changes with the power."""
     name = "temperature_c"
     telemetry = [sample.values for sample in evidence.record.telemetry]
     values = [float(one[name]) for one in telemetry if one.get(name) is not None]

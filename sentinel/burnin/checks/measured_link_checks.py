@@ -10,17 +10,12 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
     Unjudged,
-    above,
-    below,
     by_limits,
     not_applicable,
     untested,
@@ -35,7 +30,6 @@ from sentinel.protocol.stressor import FindingPlace, LinkPart
 from sentinel.units import format_scaled
 
 TABLE = Table()
-check = TABLE.check
 
 #: Bytes a second of one lane by PCIe generation, without the overhead of packets: 2.5 and 5 GT/s
 #: with 8 of 10 bits, 8 to 32 GT/s with 128 of 130, 64 GT/s with 242 of 256 bytes (PCI-SIG).
@@ -185,21 +179,11 @@ def _by_reference(
 _ALIKE = 0.8
 
 _NO_LINK = "a simulated GPU has no link"
-_SLOWEST_LINK = basis.compare("the slowest link sets the rate: compare links.peer.")
 
 
-@check(
-    "links.data",
-    source=basis.OWN,
-    do=basis.isolate("compare the counters of the link and the XIDs."),
-    unit="wrong bytes",
-    fail=above(0),
-)
+@TABLE.check("links.data")
 def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Data arrives over every link as it was sent.
-
-    Reads the bytes that the workload links compared.
-    """
+    """Count the bytes that arrived wrong."""
     record = evidence.record
     found = findings(record, FindingPlace.LINK)
     if not found:
@@ -215,26 +199,9 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(max(wrong, len(found)), limits, text)
 
 
-@check(
-    "links.host",
-    source="Azure's floor for the A100, 21 GB/s of gen 4 x16; the warning: IBM Autopilot, 80 %"
-    " of the peak. Two H200 had 55.3 GB/s of gen 5 x16, 0.88",
-    do=Action(
-        Severity.TRIAGE,
-        "CHECK_MECHANICALS: reseat the card; check the slot, the riser, and the host's IOMMU and"
-        " NUMA settings.",
-    ),
-    unit="of the maximum",
-    fail=below(0.66),
-    warn=below(0.80),
-    usual=below(0.6),
-)
+@TABLE.check("links.host")
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The link to the host has the rate of its generation and width.
-
-    Reads the slower direction of copies of pinned memory, GPU by GPU, on the GPU's own NUMA node
-    where the host names it.
-    """
+    """Compare the rate to the host with the link's maximum."""
     record = evidence.record
     _must_be_tested(record)
     names = {
@@ -266,25 +233,9 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _at_times(evidence, found, limits, LinkPart.TO_DEVICE, LinkPart.TO_HOST)
 
 
-@check(
-    "links.peer",
-    rule=f"warn by the reference of the model, too; with fewer than {MIN_PEERS} GPUs, by it alone",
-    source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {basis.DCGM_SHARE}",
-    do=Action(
-        Severity.TRIAGE,
-        f"WORKFLOW_NVLINK_ERR: look for inactive links and their errors. {basis.RETEST}",
-    ),
-    unit="of the median",
-    fail=below(0.80),
-    warn=below(0.95),
-    reference=below(0.75),
-    usual=below(0.6),
-)
+@TABLE.check("links.peer")
 def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The links to the other GPUs are as fast as those of the others.
-
-    Reads each link, against the median of the node.
-    """
+    """Compare the rates to other GPUs with those of the node, or a reference."""
     _must_be_grouped(evidence.record)
     own = _best(evidence.record, LinkPart.PEER)
     if not own:
@@ -308,23 +259,9 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _at_times(evidence, found, limits, LinkPart.PEER)
 
 
-@check(
-    "links.all_reduce",
-    rule=f"warn by the reference of the model, by the floor for {_NVLS_GPUS} GPUs with NVLS, or"
-    f" else by the median of {MIN_PEERS} GPUs or more",
-    source=f"{basis.DCGM_SHARE}; with NVLS: Azure's floor for the H200, 431 GB/s, and 0.9 of what"
-    f" Voltage Park measured on the H100, 479.7 GB/s at 8 GiB; the median: {basis.OWN}",
-    do=_SLOWEST_LINK,
-    unit="of what is expected",
-    reference=below(0.75),
-    floor=below(1.0),
-    peers=below(0.95),
-)
+@TABLE.check("links.all_reduce")
 def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """An all-reduce over all GPUs is as fast as on others of the model.
-
-    Reads the bus bandwidth of an all-reduce of NCCL.
-    """
+    """Compare the all-reduce with a floor, a reference or the peers."""
     _must_be_grouped(evidence.record)
     record = evidence.record
     size, rate = _all_reduce(record)
@@ -348,18 +285,9 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
 
 
-@check(
-    "links.all_reduce_history",
-    source=basis.OWN,
-    do=_SLOWEST_LINK,
-    unit="of the median",
-    warn=below(0.95),
-)
+@TABLE.check("links.all_reduce_history")
 def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """An all-reduce is as fast as it was over as many GPUs.
-
-    Reads the same bandwidth, against that of earlier runs.
-    """
+    """Compare the all-reduce with earlier runs over as many GPUs."""
     _must_be_grouped(evidence.record)
     size, rate = _all_reduce(evidence.record)
     if not size:

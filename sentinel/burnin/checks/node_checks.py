@@ -10,22 +10,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sentinel.burnin.checks import (
-    basis,
     counter_checks,
     expected_checks,
     host_checks,
     link_checks,
 )
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     CheckResult,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
     Thresholds,
-    above,
     by_limits,
     not_applicable,
     untested,
@@ -47,29 +43,11 @@ from sentinel.protocol.gpu_names import device_of
 from sentinel.units import format_count
 
 TABLE = Table()
-check = TABLE.check
 
 
-#: What to do about a GPU that is not listed.
-_MISSING = Action(
-    Severity.ISOLATE,
-    "RESTART_BM: look for XIDs in `dmesg` and reboot. CONTACT_SUPPORT: keep the output of"
-    " `nvidia-bug-report.sh` and contact the vendor.",
-)
-
-
-@check(
-    "node.inventory",
-    source=basis.OWN,
-    do=_MISSING,
-    unit="missing",
-    fail=above(0),
-)
+@TABLE.check("node.inventory")
 def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
-    """NVML lists every GPU on the PCI bus.
-
-    Reads /sys/bus/pci/devices against nvmlDeviceGetCount.
-    """
+    """Count the GPUs on the PCI bus that NVML does not list."""
     if any(gpu.driver == "simulated" for gpu in evidence.gpus):
         return not_applicable("simulated GPUs are not on the bus")
     if evidence.pci_devices is None:
@@ -90,18 +68,9 @@ def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
 _SHARED_BOARD = re.compile(r"\b(K80|M10|M60|A16)\b")
 
 
-@check(
-    "node.serials",
-    source=basis.OWN,
-    do=Action(Severity.CONFIG, "CONFIG: read the labels of the cards; one was flashed wrongly."),
-    unit="serial numbers on two GPUs",
-    warn=above(0),
-)
+@TABLE.check("node.serials")
 def _node_serials(evidence: NodeEvidence, limits: Limits) -> Judgement:
-    """Each GPU has a serial number of its own.
-
-    Reads nvmlDeviceGetSerial of all GPUs but those that share a board.
-    """
+    """Count the serial numbers that several GPUs have."""
     serials = [gpu.serial for gpu in evidence.gpus if not _SHARED_BOARD.search(gpu.name)]
     counts = Counter(filter(None, serials))
     if not counts:
@@ -110,18 +79,9 @@ def _node_serials(evidence: NodeEvidence, limits: Limits) -> Judgement:
     return by_limits(len(shared), limits, ", ".join(shared))
 
 
-@check(
-    "node.gpus",
-    rule="fail for another number than --expect or --expect-gpus says",
-    source=basis.OWN,
-    do=_MISSING,
-    unit="too few or too many",
-)
+@TABLE.check("node.gpus")
 def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
-    """The node has as many GPUs as expected.
-
-    Reads nvmlDeviceGetCount; the PCI bus, verified work and earlier runs name the missing.
-    """
+    """Compare the number of GPUs with the expected one."""
     wanted = evidence.expectation.gpus
     if wanted is None:
         return not_applicable("the number of GPUs was not checked: no expectation says it")
@@ -145,19 +105,9 @@ def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
     return Judgement(status=status, value=difference, evidence="; ".join(texts))
 
 
-@check(
-    "node.known",
-    rule="GPUs that are gone, unless there are as many as expected: {limits}",
-    source=basis.OWN,
-    do=_MISSING,
-    unit="missing",
-    warn=above(0),
-)
+@TABLE.check("node.known")
 def _node_known(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
-    """Every GPU is there that this host had in earlier runs.
-
-    Reads the GPUs of earlier burn-ins and of verified work on this host.
-    """
+    """Count the GPUs of earlier runs that are gone."""
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed}
@@ -167,25 +117,9 @@ def _node_known(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
     return by_limits(len(gone), limits, "; ".join(gone))
 
 
-@check(
-    "node.tested",
-    rule="GPUs outside the run, fail: lost, warn: others: {limits}; not with --gpus or"
-    " CUDA_VISIBLE_DEVICES",
-    source=basis.OWN,
-    do=Action(
-        Severity.ISOLATE,
-        "RESTART_BM: look for XIDs in `dmesg` and reboot if a GPU is lost. Else name the GPUs to"
-        " test by --gpus.",
-    ),
-    unit="GPUs",
-    fail=above(0),
-    warn=above(0),
-)
+@TABLE.check("node.tested")
 def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
-    """Every GPU of the node took part in the run.
-
-    Reads nvmlDeviceGetCount before the run, the events of the run.
-    """
+    """Count the GPUs of the node that took no part in the run."""
     if evidence.selected is None:
         return untested("it is not recorded whether GPUs were selected")
     if evidence.selected:

@@ -6,15 +6,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Table,
-    above,
-    at_least,
-    below,
     by_limits,
     not_applicable,
     untested,
@@ -31,6 +27,8 @@ from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import Former, is_copy
 from sentinel.config.plan import Phase
 
+TABLE = Table()
+
 #: GPUs of one model have a median to trust from this number on; fewer are compared with the best.
 MIN_PEERS = 4
 #: The deviation of rates is taken for at least this share of their median, as five good H100s had
@@ -39,17 +37,6 @@ MIN_DEVIATION = 0.023
 #: Of a normal distribution: the standard deviation is so many median absolute deviations
 #: (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
 NORMAL = 1.4826
-
-#: The limits of a rate against those of equal GPUs, and where they are from. Five good H100s had a
-#: standard deviation of 2.3 %, the slowest 0.952 of the median: of eight such cards, one is below
-#: 0.925 in 1 of 100 nodes, and below 0.9 in 1 of 4,000.
-RATE_LIMITS: Limits = {"fail": below(0.90), "warn": below(0.925)}
-RATE_SOURCE = f"gpu-fryer: 0.90; the warning: {basis.OWN}, by the spread of five good H100s, 2.3 %"
-#: The bandwidth of nine good cards differed by less than 0.5 % from the median of their model.
-#: These limits leave room for other temperatures, of which nothing was measured.
-_COPY_LIMITS: Limits = {"fail": below(0.93), "warn": below(0.96)}
-#: Two or three equal GPUs are compared with the best of them.
-_FEW: Limits = {"warn_few": below(0.90)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +110,6 @@ def judge_temperature(own: float, peers: Peers, limits: Limits, less: float = 0.
     text = f"{own:g} C; the median of {peers.count:,} GPUs is {peers.median:g} C"
     return by_limits(round(own - peers.median + less, 4), limits, text)
 
-
-TABLE = Table()
-check = TABLE.check
 
 #: The workload of matrix products.
 _PRODUCTS = "gemm"
@@ -259,6 +243,7 @@ def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | N
     return None
 
 
+@TABLE.rule("peers")
 def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement:
     """Judge each phase by those of equal GPUs: the worst decides."""
     own = evidence.record
@@ -303,20 +288,9 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
     return not_applicable(f"not compared: fewer than {MIN_PEERS} equal GPUs ran at the same time")
 
 
-@check(
-    "load.temperature_spread",
-    rule="degrees above the median, or above what that is at the GPU's own lower power: {limits}",
-    source=basis.OWN,
-    do=basis.HOT,
-    unit="C above the median",
-    warn=above(10),
-)
+@TABLE.check("load.temperature_spread")
 def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """No GPU is much hotter than its peers, nor than its power explains.
-
-    Reads the median temperature and power of the steady phase, and as that of the air the lowest
-    temperature of its peers before the run.
-    """
+    """Compare the temperature with that of the peers at the same power."""
     name = "temperature_c"
     steady = steady_phases(evidence.record)
     phases = _at_the_same_time(evidence, steady[-1]) if steady else []
@@ -346,44 +320,9 @@ def _per_watt(degrees: float, power: float) -> str:
     return f"{degrees / power:.3f} C/W at {power:g} W"
 
 
-_FEW_RULE = f"with fewer than {MIN_PEERS} equal GPUs, warn below a share of the best"
-
-
-@check(
-    "rate.peers",
-    rule=f"the worst phase decides; {_FEW_RULE}",
-    source=RATE_SOURCE,
-    do=basis.SLOW,
-    unit="of the median",
-    limits={**RATE_LIMITS, **_FEW},
-)
-def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as its peers.
-
-    Reads the median rate of each steady phase and of each format of products, against GPUs of the
-    model with the same power limit.
-    """
-    return _judge_peers(evidence, limits, "flops")
-
-
-@check(
-    "rate.worst",
-    rule="the share that 5 % of a phase are below: warn; a quarter of it below, or a stretch of"
-    " seconds: fail",
-    source=f"{basis.OWN}, by good H100s: 5 % were below 0.997 of the median, and the lowest second"
-    " had 0.885",
-    do=basis.compare("compare power, temperature and clocks at the time of its lowest rates."),
-    unit="of what is usual",
-    warn=below(0.90),
-    fail_quarter=below(0.80),
-    fail_stretch_s=at_least(15),
-    warn_stretch_s=at_least(6),
-)
+@TABLE.check("rate.worst")
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU keeps its rate in every steady phase and every copy.
-
-    Reads the rates of each second, against the median of the peers or the GPU's own best phase.
-    """
+    """Judge the worst moments of all steady phases and copies."""
     if evidence.now.driver == "simulated":
         return not_applicable("a simulated GPU computes on the host's cores")
     found: list[tuple[Judgement, float]] = []
@@ -436,19 +375,9 @@ def comparable_runs(evidence: LoadEvidence) -> list[Former]:
     return [run for run in evidence.former if (run.power_limit_w, run.vbios) == state]
 
 
-@check(
-    "bandwidth.peers",
-    rule=_FEW_RULE,
-    source=f"{basis.OWN}: five good H100s had 0.999 to 1.001 of the median, four H200s 0.996",
-    do=basis.SLOW_MEMORY,
-    unit="of the median",
-    limits={**_COPY_LIMITS, **_FEW},
-)
+@TABLE.check("bandwidth.peers")
 def _bandwidth_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory is as fast as that of the GPU's peers.
-
-    Reads the median bandwidth of the phase that copies (elementwise).
-    """
+    """Compare the bandwidth of the memory with that of the peers."""
     if evidence.now.driver == "simulated":
         return not_applicable(_IN_MEMORY)
     return _judge_peers(evidence, limits, "bytes")
@@ -457,18 +386,9 @@ def _bandwidth_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
 _IN_MEMORY = "a simulated GPU copies in the host's memory"
 
 
-@check(
-    "bandwidth.history",
-    source=basis.OWN,
-    do=basis.SLOW_MEMORY,
-    unit="of the median",
-    warn=below(0.95),
-)
+@TABLE.check("bandwidth.history")
 def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory is as fast as it was.
-
-    Reads the median bandwidth of the phase that copies (elementwise) against earlier runs.
-    """
+    """Compare the bandwidth of the memory with earlier runs."""
     rates = [run.copy for run in comparable_runs(evidence) if run.copy is not None]
     if len(rates) < MIN_RUNS:
         text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
@@ -486,21 +406,9 @@ def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(lowest_own / usual, 4), limits, text)
 
 
-@check(
-    "rate.history",
-    rule=f"fail_hotter, where fewer than {MIN_RUNS} runs were as warm as this one: {{limits}}",
-    source=f"SuperBench: 5 %; the others: {basis.OWN}",
-    do=basis.compare("compare power, temperature and clocks with the earlier runs."),
-    unit="of the median",
-    fail=below(0.95),
-    fail_hotter=below(0.90),
-    warn=below(0.97),
-)
+@TABLE.check("rate.history")
 def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as it was.
-
-    Reads the median rates of the steady phases against earlier runs.
-    """
+    """Compare the rate with earlier runs."""
     phases = steady_phases(evidence.record)
     warm = phases[-1].median("temperature_c") if phases else None
     runs = comparable_runs(evidence)
@@ -524,18 +432,9 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(own / usual, 4), limits, text)
 
 
-@check(
-    "temperature.history",
-    source=f"{basis.OWN}, as load.temperature_spread",
-    do=basis.HOT,
-    unit="C above the median",
-    warn=above(10),
-)
+@TABLE.check("temperature.history")
 def _temperature_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is not much hotter than it was.
-
-    Reads the median temperature of the last steady phase against earlier runs.
-    """
+    """Compare the temperature with earlier runs."""
     runs = [run for run in comparable_runs(evidence) if run.temperature_c is not None]
     if len(runs) < MIN_RUNS:
         return not_applicable(f"{len(runs)} earlier runs of this plan; {MIN_RUNS} are needed")
@@ -548,19 +447,9 @@ def _temperature_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(own - usual, 4), limits, text)
 
 
-@check(
-    "rate.reference",
-    source=f"{basis.DCGM_SHARE}; the warning: {basis.OWN}, the slowest of ten good cards had 0.952",
-    do=basis.SLOW,
-    unit="of the median",
-    fail=below(0.75),
-    warn=below(0.90),
-)
+@TABLE.check("rate.reference")
 def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as others of its model.
-
-    Reads the median rates against sentinel/burnin/checks/references.toml.
-    """
+    """Compare the rates with the references of the model."""
     if not evidence.references:
         return not_applicable(f"there is no reference for {evidence.model}")
     shares, texts = [], []

@@ -19,7 +19,8 @@ from sentinel.burnin.checks import (
     work_checks,
     xid_checks,
 )
-from sentinel.burnin.checks.check import Table, Thresholds
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference

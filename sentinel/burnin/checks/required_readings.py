@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sentinel.burnin.checks import counter_checks, link_checks
-from sentinel.burnin.checks.check import CheckResult, Status, Table, Thresholds
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.protocol.counters import Counters

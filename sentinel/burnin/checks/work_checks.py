@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Table,
-    above,
-    below,
     by_limits,
     describe,
     not_applicable,
@@ -25,25 +22,14 @@ from sentinel.burnin.run_folder import is_copy
 from sentinel.protocol.stressor import LinkPart
 
 TABLE = Table()
-check = TABLE.check
 
 #: So many other GPUs of the model, or more, must have done what one could not.
 _OTHERS = 3
 
 
-@check(
-    "phase.given_up",
-    rule="fail if 3 peers or more have done it, warn if fewer: {limits}",
-    source=basis.OWN,
-    do=basis.isolate("the reason names what the stressors of this phase met."),
-    unit="phases",
-    warn=above(0),
-)
+@TABLE.check("phase.given_up")
 def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU can do every phase that its peers can.
-
-    Reads the reason for which a phase was given up, on all GPUs of the model.
-    """
+    """Count the phases that were given up here and done on a peer."""
     found: list[tuple[int, str]] = []
     for number, phase in enumerate(evidence.record.phases):
         why = phase.work.get("given_up")
@@ -71,19 +57,9 @@ _NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
 _READ = ("power_w", "temperature_c", "sm_clock_mhz")
 
 
-@check(
-    "load.recorded",
-    rule="not tested if less than 0.7 of a steady phase, or half of another, is in its samples",
-    source=basis.OWN,
-    do=basis.NOTHING,
-    unit="of the time",
-)
+@TABLE.check("load.recorded")
 def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The work and the readings of every phase were recorded.
-
-    Reads the samples of each second against the stretches that count, and what was measured of
-    links against what the peers have.
-    """
+    """Judge the share of the time that the samples cover."""
     record = evidence.record
     if not steady_phases(record):
         return untested(NO_STEADY)
@@ -172,22 +148,9 @@ def _name_of(phase: PhaseRecord) -> str:
 _UNITS = ("flops", "bytes", "iterations", "checks")
 
 
-@check(
-    "work.peers",
-    rule=f"the worst phase that was not interrupted; with fewer than {MIN_PEERS} equal GPUs, of the"
-    " best, and warn only",
-    source=f"{basis.OWN}, lenient, since the spread of most work was not measured",
-    do=basis.SLOW,
-    unit="of the median",
-    fail=below(0.5),
-    warn=below(0.8),
-)
+@TABLE.check("work.peers")
 def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU has done as much of every phase in a second as its peers.
-
-    Reads the products, bytes and iterations of each phase, against GPUs of the model with the same
-    power limit.
-    """
+    """Compare the work per second with that of the peers."""
     if evidence.now.driver == "simulated":
         return not_applicable("a simulated GPU works on the host's cores")
     found = []

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
     Severity,
     Status,
-    Table,
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
@@ -43,17 +42,9 @@ SEVERITIES = {
 }
 
 
-@TABLE.check(
-    "xid",
-    rule="the table of XIDs; the driver's own action (154) wins",
-    source=CATALOG,
-    do=Action(Severity.ISOLATE, "the action of the worst XID"),
-)
+@TABLE.check("xid")
 def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """No XID tells of a fault.
-
-    Reads the kernel's log, and NVML's events where it cannot be read.
-    """
+    """Judge the XIDs of the GPU."""
     record = evidence.record
     unread, missed = evidence.kernel_log_error, record.missed_by_nvml()
     if not record.closed:
