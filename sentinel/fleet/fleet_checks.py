@@ -18,7 +18,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.golden_checks import by_key, judge_checksums
-from sentinel.burnin.checks.peer_checks import (
+from sentinel.burnin.checks.peers import (
     MIN_DEVIATION,
     MIN_PEERS,
     Peers,

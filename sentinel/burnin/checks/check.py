@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
+
+#: A value of a check; None if there is none.
+Value = float | int | str | None
+E = TypeVar("E")
 
 # --- limits ----------------------------------------------------------------------------------
 
@@ -22,7 +27,21 @@ class Comparison(StrEnum):
     @property
     def sign(self) -> str:
         """The sign of the comparison: ``>=``."""
-        return {"GT": ">", "GTE": ">=", "LT": "<", "LTE": "<="}[self]
+        return _OPERATORS[self][0]
+
+    @property
+    def breaks(self) -> Callable[[float, float], bool]:
+        """Compares a value with the number of a limit."""
+        return _OPERATORS[self][1]
+
+
+#: The sign of each comparison, and its function.
+_OPERATORS: Mapping[Comparison, tuple[str, Callable[[float, float], bool]]] = {
+    Comparison.GT: (">", operator.gt),
+    Comparison.GTE: (">=", operator.ge),
+    Comparison.LT: ("<", operator.lt),
+    Comparison.LTE: ("<=", operator.le),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +55,7 @@ class Limit:
 
     def broken_by(self, value: float) -> bool:
         """Compare a value with the limit."""
-        match self.comparison:
-            case Comparison.GT:
-                return value > self.value
-            case Comparison.GTE:
-                return value >= self.value
-            case Comparison.LT:
-                return value < self.value
-            case Comparison.LTE:
-                return value <= self.value
+        return self.comparison.breaks(value, self.value)
 
     def __str__(self) -> str:
         return f"{self.comparison.sign} {self.value:g}"
@@ -128,9 +139,6 @@ class Thresholds:
 
 # --- checks and their results ----------------------------------------------------------------
 
-#: A value of a check; None if there is none.
-Value = float | int | str | None
-
 
 class Status(StrEnum):
     """The result of a check, the worst first."""
@@ -142,6 +150,16 @@ class Status(StrEnum):
     PASS = "pass"  # noqa: S105 - not a password
     #: The GPU, its driver or the binding does not have what is checked.
     NOT_APPLICABLE = "n/a"
+
+    @property
+    def rank(self) -> int:
+        """The place of the status, the worst first."""
+        return list(Status).index(self)
+
+    @property
+    def has_judged(self) -> bool:
+        """Whether a value was judged."""
+        return self not in {Status.NOT_TESTED, Status.NOT_APPLICABLE}
 
 
 class Severity(StrEnum):
@@ -204,9 +222,6 @@ class CheckResult:
     #: NVIDIA's bucket and a sentence.
     action: str
     evidence: str = ""
-
-
-E = TypeVar("E")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +302,11 @@ def untested(why: str) -> Judgement:
 def not_applicable(why: str = "not supported by this GPU, its driver or the binding") -> Judgement:
     """Build the judgement of a value that does not exist."""
     return Judgement(status=Status.NOT_APPLICABLE, evidence=why)
+
+
+def judged_checks(results: Iterable[CheckResult]) -> frozenset[str]:
+    """Select the checks that have judged."""
+    return frozenset(result.id for result in results if result.status.has_judged)
 
 
 def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:

@@ -16,15 +16,33 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import (
-    GpuEvidence,
-    MomentEvidence,
-    judge_sum,
-    read,
-)
+from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence, judge_sum, read
 from sentinel.protocol.counters import Counters
 
 TABLE = Table()
+
+_IDENTITY = {"serial": "serial number", "vbios": "VBIOS", "name": "model"}
+#: What to do for each of the driver's recovery actions.
+_RECOVERY = {
+    "drain_and_reset": "RESET_GPU: drain the GPUs connected to it, then reset it.",
+    "drain_p2p": "DRAIN_P2P: drain the GPUs connected to it.",
+    "node_reboot": "RESTART_BM: reboot the host.",
+    "system_reboot": "RESTART_BM: reboot the whole system.",
+    "bus_reset": "RESET_GPU: reset the GPU's PCIe bus, or reboot.",
+    "recover_imex_domain": "CONTACT_SUPPORT: recover the IMEX domain.",
+}
+#: Models with ECC of their memory, on which it is expected to be on (NVIDIA's data sheets).
+DATA_CENTRE = re.compile(
+    r"\b(Tesla|P100|V100|T4|A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|"
+    r"B100|B200|B300|GB200|GB300)\b"
+)
+_SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+#: The reason of clocks that an operator has set.
+LOCKED = "applications_clocks_setting"
+#: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.
+_ALONE = "hw_slowdown"
+#: Below this share of the default power limit, rates are not those of others.
+SAME_LIMIT = 0.99
 
 
 # --- rules of several checks -----------------------------------------------------------------
@@ -90,7 +108,6 @@ def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
     return evidence.worst(judge, "mig")
 
 
-_IDENTITY = {"serial": "serial number", "vbios": "VBIOS", "name": "model"}
 _IDENTITY |= {"pci_bus_id": "PCI address"}
 
 
@@ -109,17 +126,6 @@ def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value=", ".join(filter(None, (now.serial, now.vbios))))
 
 
-#: What to do for each of the driver's recovery actions.
-_RECOVERY = {
-    "drain_and_reset": "RESET_GPU: drain the GPUs connected to it, then reset it.",
-    "drain_p2p": "DRAIN_P2P: drain the GPUs connected to it.",
-    "node_reboot": "RESTART_BM: reboot the host.",
-    "system_reboot": "RESTART_BM: reboot the whole system.",
-    "bus_reset": "RESET_GPU: reset the GPU's PCIe bus, or reboot.",
-    "recover_imex_domain": "CONTACT_SUPPORT: recover the IMEX domain.",
-}
-
-
 @TABLE.check("recovery.action")
 def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Judge the driver's own recovery action."""
@@ -133,12 +139,6 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 
 # --- memory ----------------------------------------------------------------------------------
-
-#: Models with ECC of their memory, on which it is expected to be on (NVIDIA's data sheets).
-DATA_CENTRE = re.compile(
-    r"\b(Tesla|P100|V100|T4|A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|"
-    r"B100|B200|B300|GB200|GB300)\b"
-)
 
 
 @TABLE.check("ecc.mode")
@@ -172,14 +172,6 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 
 # --- clocks and temperatures -----------------------------------------------------------------
-
-_SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-
-
-#: The reason of clocks that an operator has set.
-LOCKED = "applications_clocks_setting"
-#: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.
-_ALONE = "hw_slowdown"
 
 
 @TABLE.check("clocks.hardware_slowdown")
@@ -218,9 +210,6 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 
 # --- information -----------------------------------------------------------------------------
-
-#: Below this share of the default power limit, rates are not those of others.
-SAME_LIMIT = 0.99
 
 
 @TABLE.check("persistence.mode")

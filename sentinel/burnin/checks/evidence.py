@@ -30,8 +30,6 @@ NOTHING = Expectation()
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped")
 RESET = "the driver was reloaded or the GPU was reset"
-_ABSENT = Status.NOT_APPLICABLE
-_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
 
 class GpuEvidence(ABC):
@@ -46,6 +44,11 @@ class GpuEvidence(ABC):
     @abstractmethod
     def readings(self) -> tuple[Counters, ...]:
         """The counters of the GPU, the newest first."""
+
+    @property
+    def twins(self) -> list[Counters]:
+        """The GPUs of the node that are of its model, and itself."""
+        return [gpu for gpu in self.node if gpu.name == self.now.name]
 
     @abstractmethod
     def samples(self, name: str) -> list[float]:
@@ -95,8 +98,10 @@ class GpuEvidence(ABC):
                 found.append(judge(one))
             except Unjudged as unjudged:
                 found.append(unjudged.judgement)
-        worst = min(found, key=lambda judged: _ORDER.index(judged.status))
-        if worst.status is Status.PASS and any(one.status is _ABSENT for one in found):
+        worst = min(found, key=lambda judged: judged.status.rank)
+        if worst.status is Status.PASS and any(
+            one.status is Status.NOT_APPLICABLE for one in found
+        ):
             return untested(f"{name} was answered only once")
         if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
             evidence = ", ".join(filter(None, (worst.evidence, "before the end of the run")))

@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from sentinel.burnin.checks.catalogue import ACTIONS, Table
-from sentinel.burnin.checks.check import (
-    Judgement,
-    Limits,
-    by_action,
-    by_limits,
-    untested,
-)
-from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.check import Judgement, Limits, by_action, by_limits, untested
+from sentinel.burnin.checks.load_checks import findings
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.record import Checksum
 from sentinel.protocol.stressor import FindingPlace
 
 TABLE = Table()
+
+_NONE = "no checksum was computed"
 
 
 def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
@@ -95,9 +92,6 @@ def _why_wrong(own: Collection[str], votes: Counter[str], stored: str | None) ->
     if stored is not None:
         return f"{text}; the record from before the run is {stored}"
     return f"{text}; as many computed {rivals[0]}, and no majority says which is right"
-
-
-_NONE = "no checksum was computed"
 
 
 def _is_majority(values: Collection[str], votes: Counter[str]) -> bool:

@@ -19,6 +19,14 @@ from sentinel.burnin.checks.evidence import RESET, GrowthEvidence, judge_sum
 
 TABLE = Table()
 
+#: Fewer readings of a slowdown are no fault (NVIDIA/NVSentinel, runbook gpu-power-brake).
+_READINGS = 3
+#: Counters that begin again with the driver, or after a reset.
+_SINCE_LOADED = (
+    *("energy_j", "pcie_replays_total", "ecc_corrected_total", "ecc_uncorrected_total"),
+    *("power_throttled_s", "software_thermal_throttled_s", "hardware_thermal_throttled_s"),
+)
+
 
 @TABLE.rule("grown")
 def _grown(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
@@ -69,10 +77,6 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
     return grown.judged(found)
 
 
-#: Fewer readings of a slowdown are no fault (NVIDIA/NVSentinel, runbook gpu-power-brake).
-_READINGS = 3
-
-
 def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement:
     """Judge the share of the time by the readings under load, where no counter has it."""
     seconds, readings, total = evidence.throttled(reason)
@@ -84,13 +88,6 @@ def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement
     if found.status is Status.FAIL and readings < _READINGS:
         return replace(found, status=Status.WARN)
     return found
-
-
-#: Counters that begin again with the driver, or after a reset.
-_SINCE_LOADED = (
-    *("energy_j", "pcie_replays_total", "ecc_corrected_total", "ecc_uncorrected_total"),
-    *("power_throttled_s", "software_thermal_throttled_s", "hardware_thermal_throttled_s"),
-)
 
 
 @TABLE.check("gpu.reset")

@@ -17,7 +17,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.xid_checks import SEVERITIES, judge_xids
 from sentinel.burnin.kernel_faults import PAIRED_S, KernelFault, distinct
 from sentinel.burnin.xids import XidEvent
@@ -28,7 +28,6 @@ TABLE = Table()
 _OTHER_SXID = "sxid.other"
 #: The XIDs that report the same as a line without one.
 _PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}}
-_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS)
 _SIMULATED = "simulated GPUs have none"
 #: More corrected PCIe errors of a device, SAME_S apart and more, are no noise: Sentinel's number.
 _MANY = 10
@@ -95,7 +94,7 @@ class KernelEvidence:
 def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
     """Judge the faults of the GPU in the kernel's log."""
     record = evidence.record
-    is_simulated = record.before is not None and record.before.driver == "simulated"
+    is_simulated = record.before is not None and record.before.is_simulated
     unread = evidence.kernel_log_error or evidence.faults_unread
     if not record.closed:
         unread = unread or "the samples of the run are not complete"
@@ -111,7 +110,7 @@ def _node_kernel_faults(evidence: KernelEvidence, _: Limits) -> Judgement:
         _of_xids(evidence.xids, evidence.overrides),
         _at_most_warn(_of_xids(evidence.others, evidence.overrides)),
     ]
-    found.sort(key=lambda judgement: _ORDER.index(judgement.status))
+    found.sort(key=lambda judgement: judgement.status.rank)
     worst = found[0]
     values = [str(one.value) for one in found if one.value != "none"]
     texts = [one.evidence for one in found if one.evidence]
@@ -134,7 +133,7 @@ def judge_faults(faults: Iterable[KernelFault], foreign: Collection[KernelFault]
         (_status(fault, fault in foreign, is_many=often[fault.same] > _MANY), fault)
         for fault in events
     ]
-    judged.sort(key=lambda one: _ORDER.index(one[0]))
+    judged.sort(key=lambda one: one[0].rank)
     counts = Counter(_label(fault) for _, fault in judged)
     value = ", ".join(
         label if count == 1 else f"{label} ({count} times)" for label, count in counts.items()

@@ -24,6 +24,11 @@ from sentinel.protocol.counters import Counters
 
 TABLE = Table()
 
+#: The links of a board on which each is used, by what the name of the model has. Other boards have
+#: as many as their bridges.
+_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
+_BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
+
 
 # --- PCIe ------------------------------------------------------------------------------------
 
@@ -44,10 +49,9 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
     if own is not None and (getattr(evidence.now, own) or 0) > most:
         text += f"; the GPU allows {getattr(evidence.now, own)}, its slot does not"
     judged = replace(by_limits(most - value, limits, text), value=value)
-    name = evidence.now.name
-    twins = [getattr(one, f"{field}_maximum") or 0 for one in evidence.node if one.name == name]
-    if judged.status is Status.PASS and most < max(twins, default=0):
-        text += f"; that of another GPU of the model is {max(twins)}"
+    of_model = max((getattr(twin, f"{field}_maximum") or 0 for twin in evidence.twins), default=0)
+    if judged.status is Status.PASS and most < of_model:
+        text += f"; that of another GPU of the model is {of_model}"
         return replace(judged, status=Status.WARN, evidence=text)
     return judged
 
@@ -74,12 +78,6 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 
 # --- NVLink ----------------------------------------------------------------------------------
-
-
-#: The links of a board on which each is used, by what the name of the model has. Other boards have
-#: as many as their bridges.
-_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
-_BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
 def links_of(model: str) -> int:
@@ -154,8 +152,8 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     active = min(_active(one) for one in evidence.readings if one.nvlinks is not None)
     peers = [
         _active(peer)
-        for peer in evidence.node
-        if peer.nvlinks is not None and peer.name == now.name and peer.index != now.index
+        for peer in evidence.twins
+        if peer.nvlinks is not None and peer.index != now.index
     ]
     own = min(links_of(now.name), listed)
     if not any([active, *peers]):
@@ -186,8 +184,8 @@ def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """Compare the speed of each link with the fastest."""
     now = evidence.now
     read(now, "nvlinks")
-    same = [one for one in evidence.node if one.name == now.name]
-    speeds = [speed for one in (*evidence.readings, *same) for _, speed in _running(one)]
+    counted = (*evidence.readings, *evidence.twins)
+    speeds = [speed for one in counted for _, speed in _running(one)]
     if not speeds:
         return not_applicable()
     fastest = max(speeds)

@@ -20,9 +20,11 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.history_checks import against_runs, comparable_runs, must_be_enough
+from sentinel.burnin.checks.load_checks import findings
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.peer_checks import MIN_PEERS, MIN_RUNS, comparable_runs, peers_of
+from sentinel.burnin.checks.peers import MIN_PEERS, peers_of
 from sentinel.burnin.record import GpuRecord
 from sentinel.config.options import BUILT_IN, convert_options
 from sentinel.config.specs import parse_workload
@@ -49,6 +51,9 @@ _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
 #: Park measured at 8 GiB; Azure's floor there is 460, at 16 GB. The workload sums one chunk.
 _NVLS_GPUS = 8
 _NVLS_FLOORS: Mapping[str, float] = {"NVIDIA H100 80GB HBM3": 431e9, "NVIDIA H200": 431e9}
+#: Links of one length differ by less.
+_ALIKE = 0.8
+_NO_LINK = "a simulated GPU has no link"
 
 
 def _rate(value: float) -> str:
@@ -175,12 +180,6 @@ def _by_reference(
     return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
 
 
-#: Links of one length differ by less.
-_ALIKE = 0.8
-
-_NO_LINK = "a simulated GPU has no link"
-
-
 @TABLE.check("links.data")
 def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Count the bytes that arrived wrong."""
@@ -294,9 +293,6 @@ def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgeme
         return not_applicable(_NO_LINK)
     runs = (run for run in comparable_runs(evidence) if run.gpus == size)
     rates = [run.all_reduce for run in runs if run.all_reduce is not None]
-    if len(rates) < MIN_RUNS:
-        text = f"{len(rates)} earlier runs of this plan with {size} GPUs; {MIN_RUNS} are needed"
-        return not_applicable(text)
-    usual = statistics.median(rates)
-    text = f"{_rate(rate)}; the median of {len(rates)} runs is {_rate(usual)}"
-    return _whole(evidence, rate / usual, limits, text)
+    must_be_enough(rates, f" with {size} GPUs")
+    share, text = against_runs("bytes_per_s", rate, rates)
+    return _whole(evidence, share, limits, text)

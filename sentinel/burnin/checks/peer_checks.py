@@ -1,10 +1,10 @@
-"""Compare a GPU with equal ones, with references and with its own past. Pure."""
+"""Compare the rates and temperatures of a GPU with equal ones and with references. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
@@ -16,109 +16,28 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.counter_checks import LOCKED, SAME_LIMIT
-from sentinel.burnin.checks.load_checks import (
-    NO_STEADY,
-    LoadEvidence,
-    lowest,
-    steady_phases,
-)
+from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, lowest, steady_phases
 from sentinel.burnin.checks.measures import format_measure
+from sentinel.burnin.checks.peers import (
+    MIN_DEVIATION,
+    MIN_PEERS,
+    Peers,
+    judge_rate,
+    judge_temperature,
+    peers_of,
+    usual_rate,
+)
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import Former, is_copy
+from sentinel.burnin.run_folder import is_copy
 from sentinel.config.plan import Phase
 
 TABLE = Table()
 
-#: GPUs of one model have a median to trust from this number on; fewer are compared with the best.
-MIN_PEERS = 4
-#: The deviation of rates is taken for at least this share of their median, as five good H100s had
-#: it: eight cards that happen to be equal would make any difference look large.
-MIN_DEVIATION = 0.023
-#: Of a normal distribution: the standard deviation is so many median absolute deviations
-#: (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
-NORMAL = 1.4826
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peers:
-    """What is usual among equal GPUs."""
-
-    count: int
-    median: float
-    #: The standard deviation, estimated by the median absolute deviation.
-    deviation: float
-
-
-def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None:
-    """Compute what is usual, or None if fewer than MIN_PEERS figures are known.
-
-    Args:
-        values: The figures of all GPUs; None where one is not known.
-        least: The smallest deviation, as a share of the median.
-    """
-    known = [value for value in values if value is not None]
-    if len(known) < MIN_PEERS:
-        return None
-    median = statistics.median(known)
-    deviation = statistics.median(abs(value - median) for value in known) * NORMAL
-    return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
-
-
-#: Where most GPUs are slow, the second best of them shows it: of good cards, it is above the median
-#: by less than the reciprocal.
-_OF_SECOND = 0.9
-
-
-def usual_rate(rates: Sequence[float]) -> float:
-    """Compute what is usual among MIN_PEERS rates or more: the median, unless most are slow."""
-    return max(statistics.median(rates), _OF_SECOND * sorted(rates)[-2])
-
-
-def judge_rate(
-    own: float, peers: Peers, limits: Limits, explained: str = "", unit: str = "flops"
-) -> Judgement:
-    """Judge a rate against those of equal GPUs.
-
-    Args:
-        own: The rate, in FLOP/s or B/s.
-        peers: What is usual, from ``peers_of``.
-        limits: ``fail`` and ``warn`` of the share of the median.
-        explained: What explains a lower rate, or empty; it makes a fault a warning.
-        unit: ``flops`` or ``bytes``.
-    """
-    ratio = own / peers.median if peers.median else 1.0
-    rates = (format_measure(f"{unit}_per_s", rate) for rate in (own, peers.median))
-    text = f"; the median of {peers.count:,} is ".join(rates)
-    if peers.deviation:
-        text += f"; z {(own - peers.median) / peers.deviation:.1f}"
-    text += f"; {explained}" if explained else ""
-    judged = by_limits(round(ratio, 4), limits, text)
-    if judged.status is Status.FAIL and explained:
-        return replace(judged, status=Status.WARN)
-    return judged
-
-
-def judge_temperature(own: float, peers: Peers, limits: Limits, less: float = 0.0) -> Judgement:
-    """Judge a temperature against those of equal GPUs.
-
-    Args:
-        own: The temperature, in degrees Celsius.
-        peers: What is usual, from ``peers_of``.
-        limits: Of the degrees above the median.
-        less: How many degrees below the median its lower power lets expect.
-    """
-    text = f"{own:g} C; the median of {peers.count:,} GPUs is {peers.median:g} C"
-    return by_limits(round(own - peers.median + less, 4), limits, text)
-
-
 #: The workload of matrix products.
 _PRODUCTS = "gemm"
-#: A card is compared with so many earlier runs of its own or more, at a temperature that differs by
-#: at most so many degrees Celsius.
-MIN_RUNS = 3
-SIMILAR_C = 5.0
-
-# --- rates and temperatures ------------------------------------------------------------------
+#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
+_EXPLAINED = 0.8
+IN_MEMORY = "a simulated GPU copies in the host's memory"
 
 
 def _at_the_same_time(evidence: LoadEvidence, phase: PhaseRecord) -> list[PhaseRecord]:
@@ -139,7 +58,7 @@ def _at_the_same_time(evidence: LoadEvidence, phase: PhaseRecord) -> list[PhaseR
     return [other for other in found if common(other) >= (end - begin) / 2]
 
 
-def _compared(record: GpuRecord, unit: str) -> list[PhaseRecord]:
+def compared_phases(record: GpuRecord, unit: str) -> list[PhaseRecord]:
     """Select the phases with rates that are compared: products, or copies of the memory.
 
     Args:
@@ -155,10 +74,14 @@ def _compared(record: GpuRecord, unit: str) -> list[PhaseRecord]:
     return [phase for phase in record.phases if counts(phase.phase) and phase.rates(unit)]
 
 
-def _rate(phase: PhaseRecord, unit: str) -> float | None:
-    """Compute the median rate of the stretches that count."""
-    rates = phase.rates(unit)
-    return statistics.median(rates) if rates else None
+def rates_of(phases: Iterable[PhaseRecord], unit: str) -> list[float]:
+    """Compute the median rate of each phase, over its stretches that count; without any, none."""
+    return [statistics.median(rates) for phase in phases if (rates := phase.rates(unit))]
+
+
+def _rate(phase: PhaseRecord, unit: str) -> float:
+    """Compute the median rate of a phase; 0.0 without a stretch that counts."""
+    return next(iter(rates_of([phase], unit)), 0.0)
 
 
 def _lowest_limit(record: GpuRecord) -> float | None:
@@ -168,12 +91,18 @@ def _lowest_limit(record: GpuRecord) -> float | None:
     return min((float(value) for value in known if value), default=None)
 
 
-def _limited(record: GpuRecord) -> str | None:
-    """Explain by what an operator has set why no rate is that of others, or return None."""
+def _limit_share(record: GpuRecord) -> float | None:
+    """Compute the power limit as a share of the default, or None if it is not lower."""
     limit = _lowest_limit(record)
     default = record.before.power_limit_default_w if record.before is not None else None
-    if limit and default and limit / default < SAME_LIMIT:
-        return f"CONFIG: its power limit is {limit / default:.0%} of the default"
+    share = limit / default if limit and default else 1.0
+    return share if share < SAME_LIMIT else None
+
+
+def _limited(record: GpuRecord) -> str | None:
+    """Explain by what an operator has set why no rate is that of others, or return None."""
+    if (share := _limit_share(record)) is not None:
+        return f"CONFIG: its power limit is {share:.0%} of the default"
     reasons = [sample.values.get("reasons") or () for sample in record.telemetry]
     locked = sum(LOCKED in one for one in reasons)
     if 2 * locked > len(reasons):
@@ -206,17 +135,11 @@ def _explained(evidence: LoadEvidence) -> str:
     return ""
 
 
-#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
-_EXPLAINED = 0.8
-
-
 def _explained_share(own: GpuRecord) -> float:
     """Compute which share of a rate a lower power limit, or else locked clocks, leave at least."""
-    limit, before = _lowest_limit(own), own.before
-    default = before.power_limit_default_w if before is not None else None
-    if limit and default and limit / default < SAME_LIMIT:
-        return limit / default * _EXPLAINED
-    fastest = before.sm_clock_maximum_mhz if before is not None else None
+    if (share := _limit_share(own)) is not None:
+        return share * _EXPLAINED
+    fastest = own.before.sm_clock_maximum_mhz if own.before is not None else None
     clocks = [clock for phase in own.phases if (clock := phase.median("sm_clock_mhz"))]
     return min([1.0, *(min(clocks) / fastest for _ in clocks[:1] if fastest)]) * _EXPLAINED
 
@@ -224,14 +147,13 @@ def _explained_share(own: GpuRecord) -> float:
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
     """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
     own = evidence.record
-    default = own.before.power_limit_default_w if own.before is not None else None
-    limit = _lowest_limit(own)
-    for phase in _compared(own, unit):
+    limit = _limit_share(own)
+    for phase in compared_phases(own, unit):
         others = [one for one in _at_the_same_time(evidence, phase) if one is not phase]
-        rates = [rate for one in others if (rate := _rate(one, unit)) is not None]
+        rates = rates_of(others, unit)
         clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
-        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit) or 0.0
-        shares = [limit / default] if limit and default and limit / default < SAME_LIMIT else []
+        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit)
+        shares = [limit] if limit is not None else []
         shares += [clock / statistics.median(clocks)] if clock and clocks else []
         if not rates or not shares:
             continue
@@ -249,12 +171,11 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
     own = evidence.record
     found: list[Judgement] = []
     unlike = False
-    for phase in _compared(own, unit):
+    for phase in compared_phases(own, unit):
         together = _at_the_same_time(evidence, phase)
         equals = equals_of(evidence, together)
         unlike = unlike or len(equals) < min(len(together), MIN_PEERS)
-        rates = [rate for other in equals if (rate := _rate(other, unit)) is not None]
-        rate = _rate(phase, unit) or 0.0
+        rates, rate = rates_of(equals, unit), _rate(phase, unit)
         peers = peers_of(rates, MIN_DEVIATION if unit == "flops" else 0.0)
         name = phase.phase.name
         if peers is not None:
@@ -277,13 +198,12 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
             continue
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     if found:
-        order = (Status.FAIL, Status.WARN, Status.PASS, Status.NOT_APPLICABLE)
-        return min(found, key=lambda one: (order.index(one.status), one.value or 0.0))
+        return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
     limited = _limited(own)
     if unlike:
         why = limited or "CONFIG: the power limits or clocks of its peers differ"
         return _beyond_excuse(evidence, unit, why) or untested(why)
-    if not _compared(own, unit):
+    if not compared_phases(own, unit):
         return untested(limited or (NO_STEADY if unit == "flops" else "no bandwidth counts"))
     return not_applicable(f"not compared: fewer than {MIN_PEERS} equal GPUs ran at the same time")
 
@@ -323,26 +243,25 @@ def _per_watt(degrees: float, power: float) -> str:
 @TABLE.check("rate.worst")
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Judge the worst moments of all steady phases and copies."""
-    if evidence.now.driver == "simulated":
+    if evidence.now.is_simulated:
         return not_applicable("a simulated GPU computes on the host's cores")
     found: list[tuple[Judgement, float]] = []
     for unit in ("flops", "bytes"):
-        phases = [p for p in _compared(evidence.record, unit) if p.phase.steady or unit == "bytes"]
+        phases = [
+            p for p in compared_phases(evidence.record, unit) if p.phase.steady or unit == "bytes"
+        ]
         for phase in phases:
             same = [one for one in phases if one.phase.workload == phase.phase.workload]
-            best = max(_rate(one, unit) or 0.0 for one in same)
-            peers = peers_of(
-                _rate(other, unit)
-                for other in equals_of(evidence, _at_the_same_time(evidence, phase))
-            )
+            best = max(_rate(one, unit) for one in same)
+            equals = equals_of(evidence, _at_the_same_time(evidence, phase))
+            peers = peers_of(rates_of(equals, unit))
             usual = max(
                 best, peers.median if peers is not None and not _limited(evidence.record) else 0
             )
             found.append(_judge_worst(phase, unit, usual, limits))
     if not found:
         return untested(NO_STEADY)
-    order = (Status.FAIL, Status.WARN, Status.PASS)
-    return min(found, key=lambda one: (order.index(one[0].status), one[1]))[0]
+    return min(found, key=lambda one: (one[0].status.rank, one[1]))[0]
 
 
 def _judge_worst(
@@ -368,83 +287,12 @@ def _judge_worst(
     return judged, low
 
 
-def comparable_runs(evidence: LoadEvidence) -> list[Former]:
-    """Select the earlier runs at the same power limit and with the same VBIOS."""
-    before = evidence.record.before
-    state = before and (before.power_limit_w, before.vbios)
-    return [run for run in evidence.former if (run.power_limit_w, run.vbios) == state]
-
-
 @TABLE.check("bandwidth.peers")
 def _bandwidth_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Compare the bandwidth of the memory with that of the peers."""
-    if evidence.now.driver == "simulated":
-        return not_applicable(_IN_MEMORY)
+    if evidence.now.is_simulated:
+        return not_applicable(IN_MEMORY)
     return _judge_peers(evidence, limits, "bytes")
-
-
-_IN_MEMORY = "a simulated GPU copies in the host's memory"
-
-
-@TABLE.check("bandwidth.history")
-def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Compare the bandwidth of the memory with earlier runs."""
-    rates = [run.copy for run in comparable_runs(evidence) if run.copy is not None]
-    if len(rates) < MIN_RUNS:
-        text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
-        return not_applicable(f"{text}; {MIN_RUNS} are needed")
-    if evidence.now.driver == "simulated":
-        return not_applicable(_IN_MEMORY)
-    own = [
-        rate for phase in _compared(evidence.record, "bytes") for rate in [_rate(phase, "bytes")]
-    ]
-    if not own:
-        return untested("no bandwidth counts")
-    lowest_own, usual = min(filter(None, own)), statistics.median(rates) * 1e12
-    measures = (format_measure("bytes_per_s", rate) for rate in (lowest_own, usual))
-    text = f"; the median of {len(rates)} runs is ".join(measures)
-    return by_limits(round(lowest_own / usual, 4), limits, text)
-
-
-@TABLE.check("rate.history")
-def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Compare the rate with earlier runs."""
-    phases = steady_phases(evidence.record)
-    warm = phases[-1].median("temperature_c") if phases else None
-    runs = comparable_runs(evidence)
-    alike = [
-        run
-        for run in runs
-        if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
-    ]
-    if len(runs) < MIN_RUNS:
-        text = f"{len(runs)} earlier runs of this plan on this card, at this limit"
-        return not_applicable(f"{text}; {MIN_RUNS} are needed")
-    rates = [rate for phase in phases if (rate := _rate(phase, "flops")) is not None]
-    if not rates:
-        return untested(NO_STEADY)
-    compared = alike if len(alike) >= MIN_RUNS else runs
-    if compared is runs and alike is not runs:
-        limits = {"fail": limits["fail_hotter"], "warn": limits["fail"]}
-    own, usual = min(rates), statistics.median(run.rate for run in compared) * 1e12
-    measures = (format_measure("flops_per_s", one) for one in (own, usual))
-    text = f"; the median of {len(compared)} runs is ".join(measures)
-    return by_limits(round(own / usual, 4), limits, text)
-
-
-@TABLE.check("temperature.history")
-def _temperature_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Compare the temperature with earlier runs."""
-    runs = [run for run in comparable_runs(evidence) if run.temperature_c is not None]
-    if len(runs) < MIN_RUNS:
-        return not_applicable(f"{len(runs)} earlier runs of this plan; {MIN_RUNS} are needed")
-    phases = steady_phases(evidence.record)
-    own = phases[-1].median("temperature_c") if phases else None
-    if own is None:
-        return untested(NO_STEADY)
-    usual = statistics.median(run.temperature_c or 0.0 for run in runs)
-    text = f"{own:g} C; the median of {len(runs)} runs is {usual:g} C"
-    return by_limits(round(own - usual, 4), limits, text)
 
 
 @TABLE.check("rate.reference")
@@ -455,12 +303,8 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     shares, texts = [], []
     for reference in evidence.references:
         unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
-        rates = [
-            rate
-            for phase in evidence.record.phases
-            if phase.phase.workload == reference.workload
-            and (rate := _rate(phase, unit)) is not None
-        ]
+        same = (one for one in evidence.record.phases if one.phase.workload == reference.workload)
+        rates = rates_of(same, unit)
         if rates:
             rate = min(rates)
             shares.append(rate / 1e12 / reference.median)

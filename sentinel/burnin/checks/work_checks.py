@@ -15,8 +15,9 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import NO_STEADY, LoadEvidence, steady_phases
-from sentinel.burnin.checks.peer_checks import MIN_PEERS, equals_of, usual_rate
+from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, steady_phases
+from sentinel.burnin.checks.peer_checks import equals_of
+from sentinel.burnin.checks.peers import MIN_PEERS, usual_rate
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.run_folder import is_copy
 from sentinel.protocol.stressor import LinkPart
@@ -25,6 +26,18 @@ TABLE = Table()
 
 #: So many other GPUs of the model, or more, must have done what one could not.
 _OTHERS = 3
+#: So much of the time that counts of a steady phase, and of another one, must be in its samples.
+_RECORDED_SHARES = {True: 0.7, False: 0.5}
+#: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
+_SHORT, _VERY_SHORT = 15, 5
+#: No reading is missing for longer, in seconds.
+_GAP_S = 20.0
+#: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
+_NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
+#: Readings that each GPU has, and one that answered once must answer again.
+_READ = ("power_w", "temperature_c", "sm_clock_mhz")
+#: The units of work, and what is said of them.
+_UNITS = ("flops", "bytes", "iterations", "checks")
 
 
 @TABLE.check("phase.given_up")
@@ -43,18 +56,6 @@ def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if found and max(found)[0] >= _OTHERS:
         return replace(judged, status=Status.FAIL)
     return judged
-
-
-#: So much of the time that counts of a steady phase, and of another one, must be in its samples.
-_RECORDED_SHARES = {True: 0.7, False: 0.5}
-#: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
-_SHORT, _VERY_SHORT = 15, 5
-#: No reading is missing for longer, in seconds.
-_GAP_S = 20.0
-#: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
-_NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
-#: Readings that each GPU has, and one that answered once must answer again.
-_READ = ("power_w", "temperature_c", "sm_clock_mhz")
 
 
 @TABLE.check("load.recorded")
@@ -127,7 +128,7 @@ def _links_share(evidence: LoadEvidence, number: int) -> float:
 
     def links(record: GpuRecord) -> tuple[int, set[tuple[str, int | None]]]:
         rows = [one.values for one in record.phases[number].links]
-        is_real = evidence.now.driver != "simulated"
+        is_real = not evidence.now.is_simulated
         rows = [row for row in rows if row["checked"] and (row["rate"] is not None or not is_real)]
         size = max((int(row["size"]) for row in rows), default=0)
         return size, {(row["part"], row["peer"]) for row in rows if row["part"] not in _NOT_ALL}
@@ -144,14 +145,10 @@ def _name_of(phase: PhaseRecord) -> str:
     return phase.phase.workload.partition(":")[0]
 
 
-#: The units of work, and what is said of them.
-_UNITS = ("flops", "bytes", "iterations", "checks")
-
-
 @TABLE.check("work.peers")
 def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Compare the work per second with that of the peers."""
-    if evidence.now.driver == "simulated":
+    if evidence.now.is_simulated:
         return not_applicable("a simulated GPU works on the host's cores")
     found = []
     for number, phase in enumerate(evidence.record.phases):

@@ -9,12 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from sentinel.burnin.checks.catalogue import Table
-from sentinel.burnin.checks.check import (
-    Judgement,
-    Limits,
-    Status,
-    Thresholds,
-)
+from sentinel.burnin.checks.check import Judgement, Limits, Status, Thresholds
 from sentinel.burnin.record import GpuRecord
 from sentinel.core.burnin_progress import COUNTS
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind

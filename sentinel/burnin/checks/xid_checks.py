@@ -9,14 +9,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from sentinel.burnin.checks.catalogue import Table
-from sentinel.burnin.checks.check import (
-    Judgement,
-    Limits,
-    Severity,
-    Status,
-    untested,
-)
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.check import Judgement, Limits, Severity, Status, untested
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
@@ -100,8 +94,7 @@ def judge_xids(
     found = list(_judged(events, kills, own_pids, overrides or {}, under_load or Stretches(())))
     actions = [event for event in events if event.number == _RECOVERY_ACTION]
     found[:0] = [_judge_action(event) for event in reversed(actions)]
-    order = (Status.FAIL, Status.WARN, Status.PASS)
-    found.sort(key=lambda judged: order.index(judged.status))  # the action before its equals
+    found.sort(key=lambda judged: judged.status.rank)  # the action before its equals
     counts: Counter[int] = Counter()
     for event in events:
         counts[event.number] += event.count

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 
 from sentinel.burnin.checks import workload_checks
 from sentinel.burnin.checks.catalogue import CATALOGUE, Table
-from sentinel.burnin.checks.check import (
-    CheckResult,
-    Severity,
-    Status,
-    Thresholds,
-    worst,
-)
+from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds, worst
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     GpuEvidence,
@@ -32,8 +26,8 @@ from sentinel.burnin.checks.evidence import (
     ParticipationEvidence,
 )
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.load_evidence import LoadEvidence
+from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.burnin.xids import XidEvent
