@@ -392,7 +392,7 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
 def _held(folders: Sequence[Path]) -> Iterator[Held]:
     """Yield each sentinel that holds a GPU."""
     for uuid, holders in sorted(gpu_locks.holders(folders).items()):
-        yield from (Held(uuid=uuid, holder=str(holder), uid=holder.uid) for holder in holders)
+        yield from (Held(uuid=uuid, holder=holder.by_name(), uid=holder.uid) for holder in holders)
 
 
 def _policy() -> str:

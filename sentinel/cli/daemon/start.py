@@ -26,6 +26,8 @@ from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import (
     plan_option,
+    read_sources,
+    saved_file,
     settings_of_daemon,
     simulate_option,
 )
@@ -42,7 +44,7 @@ from sentinel.errors import (
 from sentinel.host.daemon_lookup import locate
 from sentinel.host.paths import SIMULATED, Places, check_own, places
 from sentinel.host.registry import running
-from sentinel.host.simulation import default_folder
+from sentinel.host.simulation import Registry, default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 
 T = TypeVar("T")
@@ -261,6 +263,30 @@ def command(
     facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
     printed = _printed("started" if started else "runs already", facts, proof)
     return replace(printed, notes=_warnings(where) if started else ())
+
+
+def start_paused(socket: str) -> int | None:
+    """Start the daemon that is missing at a socket, with every GPU paused.
+
+    Args:
+        socket: The path.
+
+    Returns:
+        Its PID; None if no daemon of this user would use that socket by default.
+
+    Raises:
+        SentinelError: It cannot be started.
+    """
+    simulated = socket == str(_places(simulated=True).socket)
+    where = _places(simulated=simulated)
+    simulate = len(Registry(default_folder()).gpus()) if simulated else None
+    if socket != str(where.socket) or simulate == 0:
+        return None
+    sources = read_sources({}, None, saved_file(simulate))
+    where = with_chosen_log(where, sources)
+    check_before_start(checked(sources), sources, plan=None)
+    flags = [*host_flags(sources, simulate), *daemon_flags(sources), "--paused"]
+    return start_detached(flags, where, START_TIMEOUT_S).pid
 
 
 @click.command("restart")

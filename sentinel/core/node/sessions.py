@@ -158,10 +158,10 @@ def _is_started(state: State, command: StartSession) -> bool:
 
 def _why_invalid(command: StartSession) -> str | None:
     """Explain why a session cannot be of this form, or return None."""
-    if _NAME.fullmatch(command.name) is None:
+    if _NAME.fullmatch(command.name) is None or command.name == "all":
         return (
             f"{command.name!r} cannot be the name of a session: up to 64 letters, digits and ._:-,"
-            " beginning with a letter or a digit"
+            " beginning with a letter or a digit, but for `all`"
         )
     if not command.gpus or len(set(command.gpus)) != len(command.gpus):
         return "a session has GPUs, each once"
