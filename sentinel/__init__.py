@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sentinel.client.hold import hold as hold
     from sentinel.client.monitor import Monitor as Monitor
     from sentinel.config.model import Config as Config
+    from sentinel.core.state import Orders as Orders
     from sentinel.protocol import __version__ as __version__
     from sentinel.protocol.events import Event as Event
     from sentinel.protocol.gpu import Gpu as Gpu
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryTarget",
     "Monitor",
     "Options",
+    "Orders",
     "Parts",
     "Supervisor",
     "__version__",
@@ -47,6 +49,7 @@ _LAZY = {
     "MemoryTarget": "sentinel.protocol.stressor",
     "Monitor": "sentinel.client.monitor",
     "Options": "sentinel.supervisor.discovery",
+    "Orders": "sentinel.core.state",
     "Parts": "sentinel.supervisor.ports",
     "Supervisor": "sentinel.supervisor.loop",
     "__version__": "sentinel.protocol",

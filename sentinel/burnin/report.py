@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, judged_checks
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     HostEvidence,
@@ -25,7 +25,7 @@ from sentinel.burnin.checks.recorded_run import (
     evidence_of_load,
     read_run,
 )
-from sentinel.burnin.checks.required_evidence import judged_checks, not_compared
+from sentinel.burnin.checks.required_evidence import not_compared
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
@@ -403,6 +403,8 @@ class GpuState:
     #: The share of busy time that the GPU's health allows.
     health_pace: float = 1.0
     pause: Pause | None = None
+    #: When the last pause ended.
+    resumed: float = float("-inf")
     #: When the occupancy or the stressor last changed its state.
     changed: float = 0.0
     #: The latest that was read.

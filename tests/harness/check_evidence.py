@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
+from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
 from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.run_folder import Former
 from sentinel.config.plan import Phase

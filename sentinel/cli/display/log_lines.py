@@ -190,6 +190,8 @@ def _caller(by: _Fields | None) -> str:
         return "its time has expired"
     if by["via"] == "sentinel":
         return "its process or its request has ended"
+    if by["via"] == "signal":
+        return "by a signal"
     # Events of older daemons, in their logs, have no name.
     number = f"uid {by['uid']}" if by["uid"] is not None else "a client"
     user = by.get("user") or number

@@ -13,16 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.checks import basis
-from sentinel.burnin.checks.check import (
-    CheckResult,
-    Severity,
-    Status,
-    Table,
-    Thresholds,
-    above,
-    worst,
-)
+from sentinel.burnin.checks import workload_checks
+from sentinel.burnin.checks.catalogue import CATALOGUE, Table
+from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds, worst
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     GpuEvidence,
@@ -33,13 +26,14 @@ from sentinel.burnin.checks.evidence import (
     ParticipationEvidence,
 )
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.load_evidence import LoadEvidence
+from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
+from sentinel.fleet import fleet_checks
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -584,6 +578,8 @@ def test_every_declaration_is_complete() -> None:
         assert not re.search(r"[a-z]; (fail|warn) > 0$", row.default_threshold), row.id
     with pytest.raises(ValueError, match="two checks are called"):
         Table(CHECKS, CHECKS)
+    tables = (CHECKS, workload_checks.TABLE, fleet_checks.CHECKS)
+    assert CATALOGUE.keys() == frozenset().union(*(table.ids for table in tables))
 
 
 def test_a_check_judges_every_evidence_of_its_class() -> None:
@@ -591,16 +587,6 @@ def test_a_check_judges_every_evidence_of_its_class() -> None:
     assert {"gpu.lost", "temperature.gpu", "pcie.width"} <= of_both
     assert {check.id for check in CHECKS.of(MomentEvidence)} == of_both | {"daemon.findings"}
     assert of_both < {check.id for check in CHECKS.of(LoadEvidence)}
-    table = Table(MOMENT)
-
-    @table.check("site.first", source="a test", do=basis.WATCH, warn=above(1))
-    def first(evidence: GpuEvidence, limits: Any) -> Any:
-        """Hold.
-
-        Reads nothing.
-        """
-
-    assert (first.title, first.reads, table["site.first"]) == ("Hold", "nothing", first)
 
 
 # --- what is missing -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.loading import load
 from sentinel.burnin.record import GpuRecord, Sample

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from sentinel.burnin.loading import load
 from sentinel.burnin.record import GpuRecord
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_progress import Burnin
+from sentinel.core.burnin.progress import Burnin
 from sentinel.host.event_lines import event_object
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import Failed, FailureKind
@@ -98,8 +99,9 @@ def disturb(world: World, disturbance: Disturbance) -> None:
 def done(run: RandomRun) -> tuple[World, Plan]:
     """Run a plan to its end."""
     plan = Plan(name="random", phases=tuple(run.phases))
-    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=run.fail_fast)
-    world = World(gpus=2, config=config, tick=0.25)
+    world = World(gpus=2, config=Config(rearm=1.0, rearm_longest=1.0, plan=plan), tick=0.25)
+    begun = Burnin(fail_fast=run.fail_fast)
+    world.state = world.state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=begun))
     for fake in world.gpus.values():
         fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
     for disturbance in run.disturbances:

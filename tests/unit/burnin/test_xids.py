@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.xid_checks import judge_xids
 from sentinel.burnin.loading import load

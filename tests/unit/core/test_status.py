@@ -226,9 +226,14 @@ CASES = {
         daemon=True,
     ),
     "quiet": Case(
-        words="quiet hours: Wed 11:00-12:05",
+        words="quiet hours until 12:05",
         left_s=300.0,
         config=Config(quiet=parse_hours("Wed 11:00-12:05")),
+    ),
+    "hours": Case(
+        words="occupied only 12:05-13:00, next at 12:05",
+        left_s=300.0,
+        config=Config(hours=parse_hours("12:05-13:00")),
     ),
     "limits.gpus": Case(
         words=r"1 GPU held already \(limits.gpus\)", config=Config(max_gpus=1), gpu=1, gpus=2

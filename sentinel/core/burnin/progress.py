@@ -45,6 +45,8 @@ class Burnin:
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0
+    #: Whether the first error ends the plan.
+    fail_fast: bool = False
     #: How many findings the GPU had before.
     findings_before: int = 0
     #: When the current stressor began to warm the GPU up, or None.
@@ -98,8 +100,6 @@ class BurninRun:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-    #: Whether the first error of a GPU ends its plan.
-    fail_fast: bool = False
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)
