@@ -200,8 +200,7 @@ def _take_event_of_phase(
             phase.stretches += [] if phase.phase.steady else [(at, at)]
         case Yielding() | Unknown() | Unwatched():  # also where they end no stretch that counts
             _interrupt(record, phase, at, 0.0)
-        case Interrupted():
-            phase.work = fold(phase.phase, phase.work, event)
+        case Interrupted():  # the sum at the end of the phase has it, with the work before it
             _interrupt(record, phase, at, event.stretch_s)
         case PhaseEnded():
             phase.work = fold(phase.phase, phase.work, event)

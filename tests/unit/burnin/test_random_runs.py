@@ -140,11 +140,17 @@ def check_equal(counted: Burnin, record: GpuRecord) -> None:
 
 def check_run(run: RandomRun) -> None:
     world, plan = done(run)
-    records = load(plan, rows(world), [])
+    found = list(rows(world))
+    records = load(plan, found, [])
+    assert records.keys() == world.gpus.keys()
+    # The end of a phase sums up: whatever else was lost, its work is not.
+    ends = [row for row in found if row["event"] in {"burnin.run_started", "burnin.phase_ended"}]
+    sums = load(plan, ends, [])
     for uuid, gpu_state in world.state.gpu_states.items():
         assert gpu_state.burnin is not None
         check_equal(gpu_state.burnin, records[uuid])
-    assert records.keys() == world.gpus.keys()
+        works = [phase.work for phase in records[uuid].phases]
+        assert [phase.work for phase in sums[uuid].phases] == works
 
 
 @given(RUNS)
