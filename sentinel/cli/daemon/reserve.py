@@ -45,9 +45,7 @@ _MAX_EARLIER = 5
 _RESERVATIONS = Table(("ID", "GPU", "UNTIL", "BY", "REASON"), flexible=4)
 _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 
-quiet_option = click.option(
-    "--quiet", "-q", is_flag=True, help="Do not report the place in the queue."
-)
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not report what is waited for.")
 
 
 def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
