@@ -252,8 +252,11 @@ def _size_bytes(size: object) -> int:
 OnWait = Callable[[api_types.ReservationInfo], object]
 
 _PATH_RESERVATIONS = "/v1/reservations"
-#: How often the place in the queue is read, and reported where it stays the same, in seconds.
-_WATCH_EVERY_S, _REPEAT_EVERY_S = 1.0, 60.0
+#: How often the place in the queue is read, in seconds.
+_WATCH_EVERY_S = 1.0
+#: When a place that stays the same is reported again: after as long as the wait so far, in these
+#: bounds.
+_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
 
 
 class ReservationVerbs(Verbs):
@@ -295,8 +298,8 @@ class ReservationVerbs(Verbs):
             bound: End the reservation with this process at the latest, even if that is killed; not
                 over TCP.
             on_wait: Called in another thread with the request after a second, when its place in the
-                queue has changed, and once a minute. The place is 0 once it has GPUs that are not
-                free yet.
+                queue has changed, and every one to ten minutes. The place is 0 once it has GPUs
+                that are not free yet.
 
         Raises:
             NoSuchGpuError: A GPU does not exist.
@@ -346,7 +349,8 @@ class ReservationVerbs(Verbs):
         over = threading.Event()
 
         def watch() -> None:
-            place, told = -1, 0.0
+            place, began = -1, time.monotonic()
+            repeat_at = began
             while not over.wait(_WATCH_EVERY_S):
                 request = None
                 with contextlib.suppress(SentinelError):  # the request itself has the error
@@ -355,8 +359,10 @@ class ReservationVerbs(Verbs):
                     request = next((found for found in known if found.id == id_), None)
                 if request is None or over.is_set():
                     continue
-                if request.place != place or time.monotonic() - told >= _REPEAT_EVERY_S:
-                    place, told = request.place, time.monotonic()
+                now = time.monotonic()
+                if request.place != place or now >= repeat_at:
+                    place = request.place
+                    repeat_at = now + min(max(now - began, _MIN_REPEAT_S), _MAX_REPEAT_S)
                     on_wait(request)
 
         # A daemon thread: it may be in a request when the wait is over.

@@ -48,13 +48,10 @@ def restrict(
     wanted = len(selected) if count is None else count
     if len(left) < wanted:
         visible = format_indices(gpu.index for gpu in managed if gpu.uuid in shown)
-        what = f"GPU {visible}" if visible else "no GPU of the daemon"
-        asked = (
-            f"GPU {format_indices(gpu.index for gpu in selected)}"
-            if selectors
-            else format_count(wanted, "GPU")
-        )
-        raise NoSuchGpuError(f"CUDA_VISIBLE_DEVICES={value!r} shows {what}, not {asked}", _REMEDY)
+        indices = format_indices(gpu.index for gpu in selected)
+        asked = f"GPU {indices}" if count is None else format_count(count, "GPU")
+        what = f"CUDA_VISIBLE_DEVICES={value!r} shows {f'GPU {visible}' if visible else 'none'}"
+        raise NoSuchGpuError(f"{asked} requested, but {what} of this daemon", _REMEDY)
     return wanted, tuple(gpu.uuid for gpu in left)
 
 
