@@ -97,7 +97,7 @@ $(INSTALLED):
 	@echo 'Creating $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
 	@echo 'Installing sentinel; torch is most of the download (0.2 GB, with CUDA about 3 GB)'
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[tui]'
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)

@@ -17,10 +17,10 @@ from sentinel.burnin.kernel_faults import KernelFault, distinct
 from sentinel.burnin.xids import NO_DETAILS, XidEvent, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.child_facts import BEFORE_EXIT_S
-from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import is_same_device
 from sentinel.protocol.stressor import LinkPart
+from sentinel.protocol.xids import OwnEnd
 
 #: The names of the samples: readings, and the work of an interval.
 TELEMETRY, WORK = "telemetry", "work"

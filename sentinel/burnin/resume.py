@@ -21,11 +21,10 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources
-from sentinel.core.burnin_progress import Burnin
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import BY_ITS_USER, why_foreign
 from sentinel.protocol import __version__
-from sentinel.protocol.commands import Given, PhaseWork
+from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
 from sentinel.protocol.counters import Counters
 
 #: What must be the same: the card, its firmware and its driver.
@@ -34,7 +33,7 @@ _SAME = ("uuid", "serial", "vbios", "driver")
 
 def earlier_work(
     folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds | None
-) -> tuple[Plan, dict[str, Burnin]]:
+) -> tuple[Plan, dict[str, EarlierWork]]:
     """Load the plan of a run, and what each GPU has done of it.
 
     Args:
@@ -72,8 +71,8 @@ def earlier_work(
         changed = [name for name in _SAME if getattr(before, name) != getattr(is_, name)]
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
-        found[uuid] = _burnin(record.phases)
-    if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
+        found[uuid] = _earlier(record.phases)
+    if all(earlier.phase >= len(plan.phases) for earlier in found.values()):
         phases = [phase for record in run.records.values() for phase in record.phases]
         if all(phase.complete for phase in phases):
             _refuse(where, "the run is complete")
@@ -102,17 +101,19 @@ def _reported_failures(folder: RunFolder) -> list[int]:
     return []  # a run that was killed has none
 
 
-def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
-    """Build the progress of a GPU: up to the first phase that is neither complete nor given up."""
-    work = []
-    for phase in phases:
-        fields = {
-            key: value for key, value in phase.work.items() if key in PhaseWork.__dataclass_fields__
-        }
-        work.append(PhaseWork(**{**fields, "stretch": 0.0}))
+def _earlier(phases: Sequence[PhaseRecord]) -> EarlierWork:
+    """Build what a GPU has done up to the first phase that is neither complete nor given up."""
+    for number, phase in enumerate(phases):
         if not phase.complete and phase.work.get("given_up") is None:
-            return Burnin(phase=len(work) - 1, work=tuple(work))
-    return Burnin(phase=len(work), work=tuple(work))
+            return EarlierWork(phase=number, work=_work(phase))
+    return EarlierWork(phase=len(phases), work=_work(phases[-1]))
+
+
+def _work(phase: PhaseRecord) -> PhaseWork:
+    """Build the work of a phase; the stretch that was cut short is over."""
+    known = PhaseWork.__dataclass_fields__
+    fields = {key: value for key, value in phase.work.items() if key in known}
+    return PhaseWork(**{**fields, "stretch": 0.0})
 
 
 def _refuse(where: str, why: str) -> NoReturn:

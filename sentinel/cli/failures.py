@@ -18,7 +18,7 @@ from sentinel.host.process_setup import explain_exhaustion
 #: How click's message for an unknown command of a group begins.
 _NO_COMMAND = "No such command "
 #: How it begins for an argument that a command does not take.
-_EXTRA = "Got unexpected extra argument ("
+_EXTRA = "Got unexpected extra argument"
 
 
 class UnknownCommandError(click.UsageError):
@@ -93,13 +93,15 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     path = context.command_path if context else "sentinel"
     code = int(ExitCode.USAGE)
     what, allowed = _explain(error)
+    meant = error.remedy if isinstance(error, UnknownCommandError) else ""
+    if context is not None and error.format_message().startswith(_EXTRA):
+        what, meant = _extra_words(what, context.command, list(arguments))
     if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_formats import nagios_unknown  # slow to import
 
             print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)
-    meant = error.remedy if isinstance(error, UnknownCommandError) else ""
     remedy = meant or f"{path} --help"
     fields = _fields(what, "usage", remedy, allowed, code)
     text = f"{what}; use: {remedy}" if meant else f"{what}\nTry: {remedy}"
@@ -199,10 +201,43 @@ def _words_of_run(message: str) -> str:
     """Return the message for wrong usage of `run`, to which options before a command belong."""
     from sentinel.cli.main import COMMANDS  # imports this module
 
-    word = message.removeprefix(_EXTRA).rstrip(")")
-    if message.startswith(_EXTRA) and word in COMMANDS:
+    (word, *more) = _extra(message) or ["", ""]
+    if not more and word in COMMANDS:
         return f"options before the command {word} are of `sentinel run`: put them after it"
     return message
+
+
+def _extra(message: str) -> list[str]:
+    """Return the words that a command does not take, from click's message."""
+    return message.partition("(")[2].rstrip(")").split() if message.startswith(_EXTRA) else []
+
+
+def _extra_words(message: str, command: click.Command, arguments: list[str]) -> tuple[str, str]:
+    """Return the message for words after an option that takes one, and what was meant.
+
+    Args:
+        message: The message so far.
+        command: The command.
+        arguments: The command line.
+    """
+    words = _extra(message)
+    ends = range(len(words), len(arguments) + 1)
+    at = next((end - len(words) for end in ends if arguments[end - len(words) : end] == words), 0)
+    before = [part for text in arguments[:at] for part in text.split("=", 1)][-2:]
+    if not words or len(before) != 2:  # noqa: PLR2004 - an option and its value
+        return message, ""
+    flag, value = before
+    by_flag = {
+        name: one for one in command.params if isinstance(one, click.Option) for name in one.opts
+    }
+    option = by_flag.get(flag)
+    if option is None or option.is_flag:
+        return message, ""
+    if value in by_flag:  # it was taken for the value
+        return _wrong_value(flag, click.Context(command)), ""
+    if not option.multiple:
+        return message, ""
+    return f"{flag} takes one list", f"{flag} {','.join([value, *words])}"
 
 
 def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
@@ -222,6 +257,8 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         what += f"; it follows a command, as in `sentinel status {name}`"
     elif context.info_name in {"set", "start", "restart", "reload"} and _is_setting(name):
         what += f"; to change it: sentinel set {name.removeprefix('--')}=VALUE"
+    elif name == "--quiet" and "--silent" in shown:
+        what += "; it is called --silent, since --quiet HOURS is a setting of the daemon"
     elif near:
         what += f"; did you mean {' or '.join(near)}?"
     return what, [text for text in shown if text.startswith("--")]

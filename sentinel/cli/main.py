@@ -55,6 +55,7 @@ SECTIONS = {
             "Show every GPU, its processes and the daemon; or its web page.",
         ),
         "top": ("daemon.status:top", "Show every GPU live; pause, resume and reserve."),
+        "free": ("daemon.free:free", "Print the GPUs that a job would get now."),
         "history": ("daemon.history:history", "Show past use and readings of the GPUs."),
         "logs": ("daemon.history:logs", "Show the end of the daemon's log, and follow it."),
     },
@@ -107,6 +108,10 @@ _ELSEWHERE = {
     "goldens": "workloads goldens",
     "selftest": "workloads selftest",
     "try": "workloads try",
+    "ls": "status --list",
+    "ps": "status",
+    "watch": "status --watch",
+    "queue": "reserve --list",
     "attach": "burnin attach",
     "cancel": "burnin cancel",
     "once": "run --once",
@@ -115,7 +120,7 @@ _ELSEWHERE = {
     "simulate-job": "demo job",
 }
 #: The options of the program itself; all others are those of `run`.
-_OWN_OPTIONS = ("--help", "-h", "--version")
+_OWN_OPTIONS = ("--help", "-h", "--version", "-V")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
@@ -171,6 +176,10 @@ class _Commands(click.Group):
         if ctx.resilient_parsing:  # for the completion
             options_of_run = args[:1] and args[0].startswith("-") and args[0] not in _OWN_OPTIONS
             return super().parse_args(ctx, ["run", *args] if options_of_run else args)
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        elif args[:1] == ["version"]:
+            args = ["--version", *args[1:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise _unknown_command(args[0], args[1:])
         if not args or (args[0] not in COMMANDS and args[0] not in _OWN_OPTIONS):
@@ -221,7 +230,7 @@ class _Commands(click.Group):
     "130 and 143 ended by a signal before it was ready, or by a second Ctrl+C. Those of check: "
     "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete.",
 )
-@click.version_option(__version__, prog_name="sentinel")
+@click.version_option(__version__, "-V", "--version", prog_name="sentinel")
 def sentinel_command() -> None:
     """Keep idle NVIDIA GPUs busy, and yield each one as soon as a foreign process appears.
 

@@ -37,26 +37,63 @@ def visible_gpus(
     Raises:
         ConfigError: The value has numbers and ``cuda_order`` is None.
     """
+    return read_visible(value, gpus, cuda_order)[0]
+
+
+def read_visible(
+    value: str | None, gpus: tuple[Gpu, ...], cuda_order: tuple[str, ...] | None
+) -> tuple[tuple[Gpu, ...], str | None]:
+    """Return the GPUs of :func:`visible_gpus`, and what of the value CUDA ignores, if it does.
+
+    Args:
+        value: As there.
+        gpus: As there.
+        cuda_order: As there.
+
+    Returns:
+        The GPUs, and a sentence that names the first ignored entry and how to lift it, or None.
+
+    Raises:
+        ConfigError: As there.
+    """
     if value is None:
-        return gpus
-    if value.startswith(_GPU):
-        candidates = (_by_uuid(entry, gpus) for entry in value.split(","))
-    elif needs_cuda_order(value):
-        if cuda_order is None:
-            raise _unresolved()
-        order = cuda_order
-        candidates = (_by_number(entry, order) for entry in value.split(","))
-    else:
-        return ()
+        return gpus, None
+    order, by_number = cuda_order, needs_cuda_order(value)
+    if by_number and order is None:
+        raise _unresolved()
     shown: list[str] = []
-    for uuid in candidates:
+    problem, entries = None, value.split(",")
+    for place, entry in enumerate(entries):
+        uuid = _by_number(entry, order or ()) if by_number else _by_uuid(entry, gpus)
         if uuid is None:
+            if any(rest.strip() for rest in entries[place:]):
+                problem = _ignored(entry, following=entries[place + 1 :])
             break
         if uuid in shown:
-            return ()
+            shown = []
+            problem = f"it has {entry.strip()!r} twice, so CUDA shows no GPU; name each GPU once"
+            break
         shown.append(uuid)
+        if by_number and (junk := entry.strip()) and not junk.lstrip("+-").isdecimal():
+            problem = problem or (
+                f"CUDA reads {junk!r} as {_number(entry)}; write numbers with commas between"
+            )
     known = {gpu.uuid: gpu for gpu in gpus}
-    return tuple(known[uuid] for uuid in shown if uuid in known)
+    found = tuple(known[uuid] for uuid in shown if uuid in known)
+    if problem is not None:
+        problem = f"CUDA_VISIBLE_DEVICES={value}: {problem}, or unset it"
+    return found, problem
+
+
+def _ignored(entry: str, following: Sequence[str]) -> str:
+    """Describe the first entry that matches no GPU."""
+    name = entry.strip()
+    if name.startswith("MIG-"):
+        why = f"{name!r} is a MIG device, which sentinel does not use"
+    else:
+        why = f"{name!r} is no GPU of this host" if name else "an entry is empty"
+    rest = " and all after it" if following else ""
+    return f"{why}, so CUDA ignores it{rest}; correct it"
 
 
 def needs_cuda_order(value: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
@@ -47,6 +47,54 @@ class Hours:
         overnight = self.start >= self.end
         begun_today = minute >= self.start and local.weekday() in self.days
         return midnight + timedelta(days=overnight and begun_today, minutes=self.end)
+
+    def begins_after(self, local: datetime) -> datetime:
+        """Compute when these hours begin next, after a time."""
+        midnight = datetime.combine(local.date(), time())
+        begins = (
+            midnight + timedelta(days=day, minutes=self.start)
+            for day in range(len(_DAYS) + 1)
+            if (local.weekday() + day) % len(_DAYS) in self.days
+        )
+        return next(begin for begin in begins if begin > local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """Why the hours of the settings forbid stressors on all GPUs now."""
+
+    #: Whether by quiet hours, or else outside the hours in which GPUs are occupied.
+    is_quiet: bool
+    reason: str
+    #: When that ends; None if it does not within a week, or the time is not known.
+    until: datetime | None
+
+
+def find_closed(
+    quiet: Sequence[Hours], only: Sequence[Hours], local: datetime | None
+) -> Closed | None:
+    """Return why no GPU may be occupied at a local time, or None if GPUs may be.
+
+    Args:
+        quiet: The hours in which every GPU is released.
+        only: The hours in which GPUs are occupied, or none for all.
+        local: The local time, or None if it is not known; then all hours forbid.
+    """
+    if quiet and (local is None or any(hours.contains(local) for hours in quiet)):
+        end = None if local is None else end_of_hours(quiet, local)
+        until = "" if end is None or local is None else f" until {_clock(end, local)}"
+        return Closed(is_quiet=True, reason=f"quiet hours{until}", until=end)
+    if only and (local is None or not any(hours.contains(local) for hours in only)):
+        begin = None if local is None else min(hours.begins_after(local) for hours in only)
+        at = "" if begin is None or local is None else f", next at {_clock(begin, local)}"
+        reason = f"occupied only {', '.join(hours.text for hours in only)}{at}"
+        return Closed(is_quiet=False, reason=reason, until=begin)
+    return None
+
+
+def _clock(at: datetime, local: datetime) -> str:
+    """Format a local time, with its day if that is not within a day."""
+    return f"{at:%H:%M}" if at - local <= timedelta(days=1) else f"{_DAYS[at.weekday()]} {at:%H:%M}"
 
 
 def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
@@ -109,7 +157,8 @@ def parse_duty(text: str) -> Duty:
     except ValueError:
         duty = Duty(on=0.0, off=0.0)
     if min(duty.on, duty.off) < _MIN_PHASE_S:
-        message = f"{text!r} is not a duty cycle; write two durations of 1s or more, such as 30m/5m"
+        form = "two durations with their units, of 1s or more, such as 30m/5m"
+        message = f"{text!r} is not a duty cycle; write {form}"
         raise ValueError(message)
     return duty
 

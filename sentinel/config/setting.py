@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.units import parse_quantity, parse_size, split_selectors
+from sentinel.units import is_ambiguous, parse_quantity, parse_size, split_selectors
 
 T = TypeVar("T")
 
@@ -176,6 +176,8 @@ def parse_memory(text: str) -> MemoryTarget:
     try:
         return MemoryTarget(size=parse_size(text))
     except ValueError:
+        if is_ambiguous(text):
+            raise
         message = f"{text!r} is not a share or a size; write one such as 88% or 20GiB"
         raise ValueError(message) from None
 

@@ -123,6 +123,8 @@ class HostFacts:
     gpus: tuple[GpuFacts, ...] = ()
     #: How many GPUs sentinel would use: those that CUDA_VISIBLE_DEVICES shows.
     usable_gpus: int = 0
+    #: What CUDA ignores of that variable, as a sentence, or None.
+    ignored: str | None = None
     bindings: Bindings
     torch: TorchBuild | None
     #: What would install another torch.

@@ -40,7 +40,7 @@ def _count(facts: HostFacts) -> Finding:
         return problem("GPUs", "the driver lists none", means, do)
     if not usable_gpus:
         means = "sentinel has no GPU to use and would exit with code 4"
-        do = "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
+        do = facts.ignored or "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
         return problem("GPUs", f"{there}, none of them visible", means, do)
     kept = [gpu for gpu in facts.gpus if not facts.driver.simulated and not _can_be_occupied(gpu)]
     if kept:
@@ -49,6 +49,9 @@ def _count(facts: HostFacts) -> Finding:
         found = f"{visible}, and GPU {indices} is never occupied"
         means = "sentinel would use the others, as far as they are visible"
         return warning("GPUs", found, means, "See the lines about each GPU.")
+    if facts.ignored is not None:
+        means = "sentinel uses the visible ones, and CUDA ignores a part of CUDA_VISIBLE_DEVICES"
+        return warning("GPUs", f"{usable_gpus} of {there}", means, facts.ignored)
     if usable_gpus < there:
         means = "sentinel uses the visible ones: see CUDA_VISIBLE_DEVICES"
         return well("GPUs", f"{usable_gpus} of {there}", means)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sentinel.config.gpu_selection import pci_order, visible_gpus
+from sentinel.config.gpu_selection import pci_order, read_visible
 from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
 from sentinel.diagnostics.counters import TIMEOUTS, read_counters
@@ -238,10 +238,12 @@ def examine(
     else:
         inspected = _inspect_own(driver)
     no_inotify, gpus = _watched(inspected.gpus)
+    usable_gpus, ignored = _count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     facts = HostFacts(
         driver=inspected.driver,
         gpus=gpus,
-        usable_gpus=_count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        usable_gpus=usable_gpus,
+        ignored=ignored,
         bindings=bindings(),
         torch=torch_build(),
         installer=installer(),
@@ -300,8 +302,8 @@ def _own_gpu(gpu: Gpu, reading: Reading | None) -> GpuFacts:
     )
 
 
-def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:
-    """Count the GPUs with a known UUID that CUDA_VISIBLE_DEVICES shows.
+def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> tuple[int, str | None]:
+    """Count the GPUs with a known UUID that CUDA_VISIBLE_DEVICES shows; add what CUDA ignores.
 
     Numbers are counted in the order of the PCI bus, which NVML's is: CUDA's own order may show
     others, but as many.
@@ -312,9 +314,10 @@ def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:
         if gpu.uuid is not None and gpu.lost is None
     )
     try:
-        return len(visible_gpus(visible, named, pci_order(named)))
+        shown, ignored = read_visible(visible, named, pci_order(named))
     except SentinelError:
-        return 0
+        return 0, None
+    return len(shown), ignored
 
 
 def _watched(gpus: Sequence[GpuFacts]) -> tuple[str | None, tuple[GpuFacts, ...]]:
@@ -389,7 +392,7 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
 def _held(folders: Sequence[Path]) -> Iterator[Held]:
     """Yield each sentinel that holds a GPU."""
     for uuid, holders in sorted(gpu_locks.holders(folders).items()):
-        yield from (Held(uuid=uuid, holder=str(holder), uid=holder.uid) for holder in holders)
+        yield from (Held(uuid=uuid, holder=holder.by_name(), uid=holder.uid) for holder in holders)
 
 
 def _policy() -> str:

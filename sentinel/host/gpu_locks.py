@@ -58,6 +58,13 @@ class LockHolder:
         """Describe it for people."""
         return f"pid {self.pid} of uid {self.uid} since {self.since}"
 
+    def by_name(self) -> str:
+        """Describe it with the name of its user, whose lookup may block without limit."""
+        from sentinel.host.lookups import look_up  # a supervisor does without
+
+        user = look_up(self.uid) or f"uid {self.uid}"
+        return f"the sentinel of {user} (pid {self.pid}) since {self.since}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StrayHolder:

@@ -32,6 +32,7 @@ STRESSOR = "sentinel-stress"
 STANDBY = "sentinel-spare"
 PROBE = "sentinel-probe"
 API = "sentinel-api"
+DEMO_JOB = "demo-job"
 
 
 def set_process_title(title: str, name: str = SENTINEL) -> None:

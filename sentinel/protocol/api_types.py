@@ -249,7 +249,7 @@ class ReservationInfo(Held, ResponseModel):
     gpus: tuple[str, ...] = ()
     #: nvidia-smi's indices of the same GPUs; while it waits, of the named ones.
     indices: tuple[int, ...] = ()
-    #: How many GPUs.
+    #: How many GPUs; while it waits, of the named ones or of any.
     count: int = 0
     place: int = field(
         default=0, metadata=described("The place in the queue, from 1; 0 once it has its GPUs.")
@@ -381,6 +381,8 @@ class DaemonInfo(ResponseType):
     journal: str | None = None
     #: CUDA_VISIBLE_DEVICES of the daemon, which uses no other GPUs, or None if it is not set.
     visible_devices: str | None = None
+    #: What CUDA ignores of it, as a sentence, or None.
+    ignored_devices: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
     #: The burn-in that runs, or None.

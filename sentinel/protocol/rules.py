@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,7 @@ RULES = {
         Rule("probe", "the probe is being replaced", "its start"),
         Rule("api", "the daemon's API does not answer yet, or has not for 30 s"),
         Rule("quiet", "the time is within these hours", "their end"),
+        Rule("hours", "the time is not within these hours", "their begin"),
         Rule("limits.gpus", "as many GPUs as it allows are held"),
         Rule("limits.leave_idle", "the idle GPUs that it demands are left"),
         Rule("idle.gate", "another GPU is not idle yet, and it is `all`"),
@@ -98,6 +100,10 @@ RULES = {
         Rule(IDLE, "nothing forbids it: a stressor is next, unless `--dry-run`"),
     )
 }
+
+
+#: How a reason ends that has the time of day at which it does.
+_AT = re.compile(r"[0-9]{2}:[0-9]{2}$")
 
 
 def with_time(reason: str, left_s: float | None) -> str:
@@ -109,7 +115,8 @@ def with_time(reason: str, left_s: float | None) -> str:
     """
     if left_s is None:
         return reason
-    return f"{reason}; may change in {format_duration(math.ceil(left_s))}"
+    left = format_duration(math.ceil(left_s))
+    return f"{reason} (in {left})" if _AT.search(reason) else f"{reason}; may change in {left}"
 
 
 _NOT_HELD = ("ENABLED", "RELEASED")

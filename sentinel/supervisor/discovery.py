@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOBase
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
 
 from sentinel.config.build import resolve
-from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
+from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, read_visible, select_gpus
 from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
 from sentinel.core.observation import ProbeFacts
+from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
 from sentinel.host import simulation
 from sentinel.host.device_order import cuda_order_of_this_host
@@ -66,6 +68,7 @@ class Options:
     """The options of a run."""
 
     config: Config
+    orders: Orders = field(default_factory=Orders)
     #: All settings as they were given; those for single GPUs are not in ``config``.
     given: tuple[Given, ...] = ()
     #: How many GPUs to simulate, or None for real ones.
@@ -85,6 +88,8 @@ class Found:
 
     probe: ProbeProcess
     gpus: tuple[Gpu, ...]
+    #: What of CUDA_VISIBLE_DEVICES is ignored, as a sentence, or None.
+    ignored: str | None = None
     #: The configuration with the values of each GPU.
     config: Config
     #: The settings for single GPUs that match none.
@@ -173,11 +178,12 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     probe.start(1)
     try:
         found = _find(probe, signals, options, driver)
-        gpus = _choose(found, options)
+        gpus, ignored = _choose(found, options)
         config, unused = resolve(options.config, options.given, found.gpus)
         yield Found(
             probe=probe,
             gpus=gpus,
+            ignored=ignored,
             config=config,
             unused=unused,
             driver=found.driver,
@@ -239,20 +245,27 @@ def follow_probe(
         wait_for_files([*probe.files(), *signals.files()], left)
 
 
-def _choose(found: Inventory, options: Options) -> tuple[Gpu, ...]:
-    """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus."""
+def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | None]:
+    """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus.
+
+    Returns:
+        The GPUs, and what of that variable is ignored, if anything is.
+    """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = None
     if needs_cuda_order(value):
         wanted = os.environ.get("CUDA_DEVICE_ORDER")
         order = in_cuda_order(found.gpus, wanted, cuda_order_of_this_host)
-    visible = visible_gpus(value, found.gpus, order)
+    visible, ignored = read_visible(value, found.gpus, order)
     if not visible:
         why = "NVML lists none" if value is None else f"CUDA_VISIBLE_DEVICES={value!r} shows none"
+        why = ignored or why
         listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found.gpus) or "none"
         raise NoSuchGpuError(f"no GPU is visible: {why}", f"GPUs of this host: {listed}")
+    if ignored is not None:
+        sys.stderr.write(f"sentinel: warning: {ignored}\n")
     try:
-        return select_gpus(options.config.gpus, visible)
+        return select_gpus(options.config.gpus, visible), ignored
     except NoSuchGpuError as error:
         source = next(v.source for v in reversed(options.given) if (v.key, v.gpu) == ("gpus", None))
         error.what = f"{source}: {error.what}"

@@ -82,7 +82,9 @@ export function processNames(processes, max = 2) {
 
 /** Describe why a GPU is not occupied, and the time until that may change; `passed`: the seconds since its state was sent. */
 export function why({ reason, rule_until_s: left }, passed) {
-  return known(left) && left > passed ? `${reason}; may change in ${duration(Math.ceil(left - passed))}` : reason;
+  if (!known(left) || left <= passed) return reason;
+  const time = duration(Math.ceil(left - passed));
+  return /\d\d:\d\d$/.test(reason) ? `${reason} (in ${time})` : `${reason}; may change in ${time}`;
 }
 
 /** Describe the holder of a GPU; empty if it has none. */

@@ -136,6 +136,7 @@ class Because:
 NOT_COMMANDS = {
     "event: changes": "a reply",
     "clients: command line, Python, web page, Prometheus": "a drawing",
+    "judge ────────▶ seam ◀──────── occupier": "a drawing",
     "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
     "after               25 ms              45 ms       75 ms                1 s"
@@ -240,6 +241,8 @@ PROOFS: dict[str, str | Because] = {
     r"curl -s -H \"Authorization: .*": HERE,
     r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
     r"sentinel (?:status|history)\b(?! && ).*": HERE,
+    r"CUDA_VISIBLE_DEVICES=\$\(sentinel free .*": "integration/cli/test_free.py"
+    "::test_a_job_gets_what_it_prints",
     r"sentinel (?:pause|resume|reserve|exec|allocate)\b.*": HERE,
     r"sentinel top": "integration/cli/test_top.py"
     "::test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve",

@@ -15,8 +15,8 @@ from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.burnin.samples import Samples, sample
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.step import Event
 from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
+from sentinel.protocol.events import Event
 from tests.harness.check_evidence import HEALTHY
 
 BEGAN = 1000.0

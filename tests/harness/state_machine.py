@@ -223,7 +223,10 @@ class Histories(RuleBasedStateMachine):
             idle = self.world.now - self.not_idle_at[start.uuid]
             assert idle >= self.config.idle_wait, "started within idle.wait"
             self.check_limits(decision)
-        if any(hours.contains(self.world.wall) for hours in self.config.quiet):
+        only = self.config.hours
+        if any(hours.contains(self.world.wall) for hours in self.config.quiet) or (
+            only and not any(hours.contains(self.world.wall) for hours in only)
+        ):
             stressors = [gpu_state.stressor for gpu_state in decision.state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors), "quiet hours"
         for uuid, gpu_state in decision.state.gpu_states.items():

@@ -26,8 +26,8 @@ from sentinel.burnin.checks.load_evidence import (
     steady_phases,
 )
 from sentinel.burnin.record import GpuRecord
-from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.stressor import FindingPlace
+from sentinel.protocol.views import FAULTY
 
 TABLE = Table()
 

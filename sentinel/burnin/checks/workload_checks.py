@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import Judgement, Limits, Status, Thresholds
 from sentinel.burnin.record import GpuRecord
-from sentinel.core.burnin_progress import COUNTS
+from sentinel.protocol.commands import COUNTS
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 

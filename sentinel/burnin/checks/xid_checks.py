@@ -15,8 +15,7 @@ from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
 from sentinel.core.child_facts import is_of_own_end
-from sentinel.core.gpu_state import OwnEnd
-from sentinel.protocol.xids import CATALOG, XIDS, Xid, XidMeaning
+from sentinel.protocol.xids import CATALOG, XIDS, OwnEnd, Xid, XidMeaning
 
 TABLE = Table()
 

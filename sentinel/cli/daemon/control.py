@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -21,7 +22,7 @@ from sentinel.client import Client, SessionInfo
 from sentinel.config.build import LOAD, without_effect
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.errors import ConfigError, SentinelError
+from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.protocol.commands import Given
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _WAIT = "After a change of the workload, maximum wait until a stressor is ready"
 _Changes = dict[str, str | None]
 #: Changes, each with its GPUs; without any, it is of all.
 _Parts = list[tuple[_Changes, Sequence[str]]]
-#: In place of a key, it removes every setting that an option gave.
+#: In place of a key, it removes every setting that an option gave; of a name, it is every session.
 _ALL = "all"
 
 
@@ -218,6 +219,8 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
 
 def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
+    if name.isdigit():
+        raise ConfigError(f"{text!r} is no setting; GPUs are one list, as in --gpus 0,1")
     key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
@@ -264,7 +267,7 @@ def session() -> None:
 
 
 @session.command("start", cls=GroupedOptions)
-@click.argument("name")
+@click.argument("name", metavar="[NAME]", required=False)
 @click.argument(
     "changes", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=value_completion.changes
 )
@@ -277,7 +280,7 @@ def session() -> None:
 @single_gpu_flags
 def session_start(
     client: Client,
-    name: str,
+    name: str | None,
     changes: Sequence[str],
     gpus: tuple[str, ...],
     seconds: float | None,
@@ -287,22 +290,34 @@ def session_start(
     """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
-    The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
-    session has the name or a GPU; or, as `sentinel set` does, if stressors with its workload fail.
+    Without NAME, a name is made up. If no daemon runs, one is started that occupies only these
+    GPUs, until `sentinel resume`. The session outlives the daemon, and resumes no paused GPU. Exit
+    code 1 if another session has the name or a GPU; or, as `sentinel set` does, if stressors with
+    its workload fail.
     """
+    if name is None or "=" in name:
+        name, changes = secrets.token_hex(4), (*filter(None, [name]), *changes)
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
     wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())])
     settings = {key: text for key, text in wanted.items() if text is not None}
     if empty := wanted.keys() - settings:
         raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")
-    got, _ = _change_settings(
-        client,
-        lambda: client.start_session(name, gpus, settings, seconds=seconds),
-        settings,
-        wait,
-        f"The session stays; `sentinel session stop {name}` ends it.",
-    )
+    with _daemon_for_session(client) as pid:
+
+        def begin() -> SessionInfo:
+            got = client.start_session(name, gpus, settings, seconds=seconds)
+            if pid is not None:
+                client.resume(got.gpus)
+            return got
+
+        stays = f"The session stays; `sentinel session stop {name}` ends it."
+        got, _ = _change_settings(client, begin, settings, wait, stays)
+        if pid is not None and wait:
+            from sentinel.cli.daemon.start import wait_for_stressor  # slow to import
+
+            wait_for_stressor(client, wait, client.health)
+    started = f"no daemon ran: started pid {pid}, which occupies only these GPUs; `sentinel stop`"
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     unused = _without_effect(client, settings)
@@ -311,9 +326,30 @@ def session_start(
         lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
         notes=[
             f"To end it: sentinel session stop {got.name}",
+            *([f"{started} ends it, too"] if pid is not None else []),
             *(f"sentinel: warning: {text}" for text in unused),
         ],
     )
+
+
+@contextlib.contextmanager
+def _daemon_for_session(client: Client) -> Iterator[int | None]:
+    """Start a daemon if none runs, and yield its PID; it is ended if the session is refused."""
+    pid = None
+    try:
+        client.status()
+    except NotRunningError:
+        from sentinel.cli.daemon.start import start_paused  # slow to import
+
+        pid = None if client.address.host else start_paused(client.address.socket)
+        if pid is None:
+            raise
+    try:
+        yield pid
+    except SentinelError:
+        if pid is not None and not client.sessions():
+            client.stop()
+        raise
 
 
 @session.command("list")
@@ -334,8 +370,11 @@ def session_list(client: Client) -> options.Printed:
 )
 @options.asks_daemon
 def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
-    """End sessions: their GPUs have the daemon's settings again."""
-    return options.each(client.stop_session, names, "names")
+    """End sessions, or `all`: their GPUs have the daemon's settings again."""
+    if _ALL not in names:
+        return options.each(client.stop_session, names, "names")
+    printed = options.each(client.stop_session, [one.name for one in client.sessions()], "names")
+    return printed if printed.lines else replace(printed, notes=["there are no sessions"])
 
 
 def _session_row(found: SessionInfo) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +15,19 @@ import click
 from click.core import ParameterSource
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
+from sentinel.cli.daemon.run import (
+    check_before_start,
+    warn_of_no_link,
+    with_chosen_log,
+    with_plan,
+)
 from sentinel.cli.display import gpu_table
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import (
     plan_option,
+    read_sources,
+    saved_file,
     settings_of_daemon,
     simulate_option,
 )
@@ -35,9 +42,9 @@ from sentinel.errors import (
     ServiceError,
 )
 from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import SIMULATED, Places, places
+from sentinel.host.paths import SIMULATED, Places, check_own, places
 from sentinel.host.registry import running
-from sentinel.host.simulation import default_folder
+from sentinel.host.simulation import Registry, default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 
 T = TypeVar("T")
@@ -229,6 +236,7 @@ def command(
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
+        warn_of_no_link()
         own = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
         try:
             pid = start_detached(own, where, START_TIMEOUT_S).pid
@@ -253,7 +261,32 @@ def command(
         _check_that_it_answers(where, pid)
     proof = _prove(where, pid, wait)
     facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
-    return _printed("started" if started else "runs already", facts, proof)
+    printed = _printed("started" if started else "runs already", facts, proof)
+    return replace(printed, notes=_warnings(where) if started else ())
+
+
+def start_paused(socket: str) -> int | None:
+    """Start the daemon that is missing at a socket, with every GPU paused.
+
+    Args:
+        socket: The path.
+
+    Returns:
+        Its PID; None if no daemon of this user would use that socket by default.
+
+    Raises:
+        SentinelError: It cannot be started.
+    """
+    simulated = socket == str(_places(simulated=True).socket)
+    where = _places(simulated=simulated)
+    simulate = len(Registry(default_folder()).gpus()) if simulated else None
+    if socket != str(where.socket) or simulate == 0:
+        return None
+    sources = read_sources({}, None, saved_file(simulate))
+    where = with_chosen_log(where, sources)
+    check_before_start(checked(sources), sources, plan=None)
+    flags = [*host_flags(sources, simulate), *daemon_flags(sources), "--paused"]
+    return start_detached(flags, where, START_TIMEOUT_S).pid
 
 
 @click.command("restart")
@@ -285,9 +318,25 @@ def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> opt
     )
 
 
+def _warnings(where: Places) -> list[str]:
+    """Say what CUDA ignores of CUDA_VISIBLE_DEVICES."""
+    with contextlib.suppress(SentinelError):  # it has started, whatever comes now
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            ignored = connect(where.socket).status().daemon.ignored_devices
+            return [f"sentinel: warning: {ignored}"] if ignored else []
+    return []
+
+
 def _places(*, simulated: bool) -> Places:
-    """Return the paths of the daemon."""
+    """Return the paths of the daemon.
+
+    Raises:
+        ConfigError: The simulated GPUs belong to another user.
+    """
     folder = default_folder().absolute() if simulated else None
+    with contextlib.suppress(OSError):  # it is made later
+        if folder is not None:
+            check_own(folder, f"Set {SIMULATED} to a folder of your own.")
     return places(os.environ, os.getuid(), folder)
 
 

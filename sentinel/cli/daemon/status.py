@@ -11,6 +11,7 @@ import functools
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from sentinel.cli.options import value_completion
 from sentinel.client.requester import JsonView
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, ServiceError
 from sentinel.host.daemon_lookup import KnownDaemon, known_daemons
-from sentinel.units import format_size
+from sentinel.units import format_count, format_size
 
 if TYPE_CHECKING:
     from sentinel.client import Client, Status
@@ -54,7 +55,7 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
 )
-@options.duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@options.duration("--watch", "every", "Repeat this often, by default 2s, until Ctrl+C.", alone="2s")
 @output.color_option
 @options.gpu_selection
 @options.json_option
@@ -106,7 +107,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
     try:
         response = client.request("GET", "/v1/status")
     except NotRunningError as error:
-        raise _with_burnins(error) from error
+        raise _with_holders(error, client.address.socket) from error
     status = cast("Status", JsonView(options.only_json(response, gpus)))
     try:
         if as_list:
@@ -120,15 +121,26 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
         ) from error
 
 
-def _with_burnins(error: NotRunningError) -> NotRunningError:
-    """Name the burn-ins that hold GPUs without a daemon."""
+def _with_holders(error: NotRunningError, socket: str) -> NotRunningError:
+    """Name the burn-ins that hold GPUs without a daemon, and the sentinels of other users."""
+    from sentinel.host.gpu_locks import SHARED_FOLDERS, holders
     from sentinel.host.registry import records_folder, running_burnins
+    from sentinel.host.simulation import default_folder
 
-    runs = running_burnins(records_folder(os.environ, os.getuid()))
-    text = "".join(
-        f"\n{run}\nTo follow it: sentinel burnin attach {shlex.quote(str(run.run))}" for run in runs
+    simulated = default_folder().absolute()
+    shared = [simulated / "locks"] if Path(socket).parent == simulated else SHARED_FOLDERS
+    found = Counter(
+        holder for held in holders(shared).values() for holder in held if holder.uid != os.getuid()
     )
-    return NotRunningError(error.what, f"{error.remedy}{text}") if runs else error
+    text = "".join(
+        f"\n{run}\nTo follow it: sentinel burnin attach {shlex.quote(str(run.run))}"
+        for run in running_burnins(records_folder(os.environ, os.getuid()))
+    )
+    text += "".join(
+        f"\n{format_count(count, 'GPU')} held by {holder.by_name()}"
+        for holder, count in found.items()
+    )
+    return NotRunningError(error.what, f"{error.remedy}{text}")
 
 
 def _report(status: Status, *, local: bool) -> Iterator[str]:

@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("rearm", "idle_wait", "idle_gate", "ignore", "yield_to", "max_gpus", "leave_idle"),
         ("rearm_longest", "idle_memory", "idle_utilization", "starts_per_second"),
     ),
-    "How long": (("quiet", "run_for", "until"), ()),
+    "How long": (("hours", "quiet", "run_for", "until"), ()),
     "Health": (
         ("throttle",),
         (

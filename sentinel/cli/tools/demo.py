@@ -33,6 +33,7 @@ from sentinel.errors import ExitCode, NoSuchGpuError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import find_simulation
 from sentinel.host.paths import SIMULATED
+from sentinel.host.process_setup import DEMO_JOB, set_process_title
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 
@@ -70,6 +71,7 @@ def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -
             "Start a sentinel first, with --simulate 2",
         )
     (chosen, *_) = select_gpus((gpu,), registry.gpus())
+    set_process_title(f"sentinel demo job on GPU {chosen.index}", DEMO_JOB)
     membership = registry.attach(chosen.uuid)
     report = _Report(chosen, text=text)
     if not _grow(membership, report, grows):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
@@ -157,10 +158,10 @@ def _is_started(state: State, command: StartSession) -> bool:
 
 def _why_invalid(command: StartSession) -> str | None:
     """Explain why a session cannot be of this form, or return None."""
-    if _NAME.fullmatch(command.name) is None:
+    if _NAME.fullmatch(command.name) is None or command.name == "all":
         return (
             f"{command.name!r} cannot be the name of a session: up to 64 letters, digits and ._:-,"
-            " beginning with a letter or a digit"
+            " beginning with a letter or a digit, but for `all`"
         )
     if not command.gpus or len(set(command.gpus)) != len(command.gpus):
         return "a session has GPUs, each once"
@@ -181,8 +182,8 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
     """Explain why a session cannot be started now, or return None."""
     if state.config.dry_run:
         return "this sentinel only watches (--monitor) and occupies nothing"
-    if state.burnin_run is not None:
-        return "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
+    if (locked := burnin.why_locked(state)) is not None:
+        return locked
     named = state.sessions.get(command.name)
     if named is not None:
         what = f"there is a session {named.name!r} already, with {_names(state, named)}"

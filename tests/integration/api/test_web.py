@@ -183,21 +183,28 @@ def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Br
         assert "taken" not in page.evaluate("document.title")
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown_text"),
+    [
+        ("not yet", r"not yet; may change in (9|10).min"),
+        ("quiet hours until 05:00", r"quiet hours until 05:00 \(in (9|10).min"),
+    ],
+)
 def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
-    api: ApiServer, chrome: Browser
+    api: ApiServer, chrome: Browser, reason: str, shown_text: str
 ) -> None:
     idle: dict[str, Any] = {
         "stressor": "STOPPED",
         "held": None,
         "rule": "idle.wait",
-        "reason": "not yet",
+        "reason": reason,
     }
     api.change_gpu(rule_until=time.monotonic() + 600, **idle)
     with opened(chrome, address(api)) as page:
         page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#detail-dialog"):
             shown = f"document.querySelector('{part}').textContent"
-            page.wait_until(f"/not yet; may change in (9|10).min/.test({shown})")
+            page.wait_until(f"/{shown_text}/.test({shown})")
 
 
 def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:
@@ -230,6 +237,34 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
             assert not re.search(r"[][{}?]|undefined|null|NaN|object", text), (name, text)
         else:
             assert (word, text) == describe(name, event)
+
+
+CALLER = {"uid": None, "user": None, "pid": None}
+
+
+def test_the_timeline_says_who_ended_a_reservation(tmp_path: Path, chrome: Browser) -> None:
+    callers: list[dict[str, Any] | None] = [None]
+    callers += [{**CALLER, "via": via} for via in ("sentinel", "signal", "tcp", "unix", "later")]
+    callers.append({**CALLER, "via": "unix", "uid": 1000, "user": "ada"})
+    with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
+        for by in callers:
+            api.publish("gpu.unreserved", index=0, id="fb09a776", by=by)
+        shown = [text for _, _, text in timeline(page, len(callers))]
+    terminal = [describe("gpu.unreserved", {"id": "fb09a776", "by": by})[1] for by in callers[:-1]]
+    assert shown == [*terminal, "fb09a776: by ada"], (
+        "only the terminal names the transport of a user"
+    )
+    assert shown[1] == "fb09a776: its process or its request has ended"
+    assert shown[2] == "fb09a776: by a signal"
+
+
+def test_a_card_tells_the_pace_from_the_target(tmp_path: Path, chrome: Browser) -> None:
+    with ApiServer(tmp_path, tcp=True) as api:
+        api.change_gpu(share=0.45, stressor="RUNNING", utilization=0.3)
+        with opened(chrome, address(api)) as page:
+            tile = "document.querySelector('#gpu-0 .tile.load')"
+            page.wait_until(f"{tile}.querySelector('.unit').textContent === 'pace 45\u00a0%'")
+            assert page.evaluate(f"{tile}.title").startswith("Pace: the share of the time")
 
 
 def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Browser) -> None:

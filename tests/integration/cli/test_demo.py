@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
         assert word in rest, f"no {word!r} in its place in:\n{done.stdout}"
         rest = rest.partition(word)[2]
     assert "GPU 0 got its" in done.stdout
+    assert re.search(r"GPU 0     busy +used by foreign processes: demo-job \(pid", done.stdout)
     assert "GPU 1     yielding" not in done.stdout
 
 

@@ -57,6 +57,7 @@ OUTCOME = {"text": "so be it", "gpus": [GPU["uuid"]]}
 REPLIES: dict[str, Reply] = {
     "status": Reply(STATUS),
     "burnin status": Reply(STATUS),
+    "free": Reply(STATUS),
     "reserve --list": Reply({"reservations": [RESERVATION]}),
     "pause --wait 0": Reply(OUTCOME),
     "resume": Reply(OUTCOME),
@@ -70,6 +71,7 @@ REPLIES: dict[str, Reply] = {
 ROUTES = {
     "status": "GET /v1/status",
     "burnin": "GET /v1/status",
+    "free": "GET /v1/status",
     "reserve --list": "GET /v1/reservations",
     "reserve --cancel": "DELETE /v1/reservations/1a2b3c4d",
     "reserve 0": "PUT /v1/reservations/*",

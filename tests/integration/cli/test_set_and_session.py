@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.config.sources import from_flags
+from sentinel.host.simulation import Registry
 from sentinel.protocol.commands import Given
 from tests.harness.command_line import CommandLine
+from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.given_settings import given
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.stub_daemon import GPU, STATUS, Reply, StubDaemon, problem, stub_daemon
 
 UUID = str(GPU["uuid"])
@@ -207,6 +212,57 @@ def test_the_status_marks_the_gpus_of_a_session(
     over = {**STATUS, "sessions": [{**SESSION, "suspended": "its power is too low"}]}
     with stub_daemon(tmp_path / "s", over):
         assert "GPU 0: session train, suspended: its power is too low\n" in cli("status").out
+
+
+def test_a_session_without_a_name_gets_one(daemon: StubDaemon, cli: CommandLine) -> None:
+    cli("session", "start", "--gpus", "0", "memory=1GiB")
+    cli("session", "start", "memory=1GiB", "--gpus", "0")
+    bodies = [body for route, body in daemon.commands if route == "POST /v1/sessions"]
+    assert [body["settings"] for body in bodies] == [{"memory.target": "1GiB"}] * 2
+    assert all(re.fullmatch("[0-9a-f]{8}", body["name"]) for body in bodies)
+    assert bodies[0]["name"] != bodies[1]["name"]
+
+
+def test_all_sessions_end_together(daemon: StubDaemon, cli: CommandLine) -> None:
+    other = {**SESSION, "name": "b"}
+    daemon.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION, other]})
+    daemon.replies["DELETE /v1/sessions/b"] = Reply({"text": "b is over", "gpus": [UUID]})
+    printed = cli.json("session", "stop", "all", "--json")
+    assert (printed["names"], printed["refused"]) == (["train", "b"], {})
+    daemon.replies["GET /v1/sessions"] = Reply({"sessions": []})
+    assert cli("session", "stop", "all").err == "there are no sessions\n"
+
+
+#: What a session has whose stressor needs no torch.
+HOLD = ("memory=1GiB", "workload=hold")
+
+
+@pytest.fixture
+def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    monkeypatch.setenv("PYTHONPATH", simulated.environment()["PYTHONPATH"])
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        Registry.create(simulated.folder, 2)
+        yield daemon
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host: Daemon) -> None:
+    refused = host.run_unchecked("session", "start", "--gpus", "7", "memory=1GiB")
+    assert (refused.code, "no GPU matches '7'" in refused.err) == (4, True)
+    assert host.run_unchecked("status").code == 3, "what it had started has ended"
+    done = host.run_unchecked("session", "start", "--gpus", "1", *HOLD)
+    assert done.code == 0, done.err
+    assert f"no daemon ran: started pid {host.pid}, which occupies only these GPUs" in done.err
+    assert host.gpu(1).occupied
+    assert (host.gpu(0).admin, host.gpu(0).stressor) == ("PAUSED", "STOPPED")
+    (found,) = host.client.sessions()
+    assert done.out.startswith(
+        f"session {found.name} has GPU 1, until it is ended: memory.target=1GiB"
+    )
+    again = host.run_unchecked("session", "start", "--gpus", "0", *HOLD)
+    assert (again.code, "no daemon ran" in again.err) == (0, False)
+    host.run("session", "stop", "all")
+    assert host.client.sessions() == ()
 
 
 def test_options_of_other_packages_are_left_to_the_daemon(

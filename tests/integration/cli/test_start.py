@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,43 @@ def test_a_daemon_that_is_started_paused_occupies_nothing_until_it_is_resumed(
     assert "GPU 0: paused until sentinel resume" in daemon.run("start")
     daemon.run("resume")
     daemon.wait_until_occupied(0)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> None:
+    now = datetime.now()  # noqa: DTZ005 - hours are in local time
+    later, soon, before = (f"{now + timedelta(hours=hours):%H:%M}" for hours in (3, 2, -1))
+    done = daemon.run("start", *SIMULATE, *QUICK, "--hours", f"{soon}-{later}")
+    assert f"it has nothing to start: GPU 0: occupied only {soon}-{later}, next at {soon} (" in done
+    assert f"GPU 0: occupied only {soon}-{later}, next at {soon} (" in daemon.run("status")
+    daemon.run("set", "--save", f"hours={before}-{soon}")
+    daemon.wait_until_occupied(0)
+    daemon.run("stop")
+    assert "it occupies GPU 0" in daemon.run("start", *SIMULATE, *QUICK)
+    assert f'"{before}-{soon}"' in daemon.run("config", "show")
+    daemon.run("set", f"quiet={before}-{soon}")
+    eventually(lambda: daemon.gpu().reason == f"quiet hours until {soon}")
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_what_cuda_ignores_is_said_at_the_start_and_in_the_status(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,9,1")
+    text = "CUDA_VISIBLE_DEVICES=0,9,1: '9' is no GPU of this host, so CUDA ignores it and all"
+    started = daemon.run_unchecked("start", "--simulate", "2", *QUICK)
+    assert started.err.startswith(f"sentinel: warning: {text}")
+    assert f"\n{text} after it; correct it, or unset it\n" in daemon.run("status")
+    daemon.run("stop")
+    once = daemon.run_unchecked("run", "--once", "--simulate", "2")
+    assert once.err.startswith(f"sentinel: warning: {text}")
+    found = json.loads(daemon.run_unchecked("doctor", "--simulate", "2", "--json").out)
+    (line,) = [one for one in found["lines"] if one["check"] == "GPUs"]
+    assert (line["level"], line["found"]) == ("warning", "1 of 2")
+    assert line["do"].startswith(text)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,1")
+    refused = daemon.run_unchecked("start", "--simulate", "2")
+    assert "it has '1' twice, so CUDA shows no GPU; name each GPU once, or unset it" in refused.err
 
 
 @pytest.mark.long
@@ -327,3 +366,24 @@ def test_a_start_waits_for_the_end_of_a_daemon_that_is_stopped(daemon: Daemon) -
     done = daemon.run("start", *SIMULATE, *QUICK, "--wait", "0")
     assert done.startswith("sentinel started: pid ")
     assert daemon.pid != pid
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_simulated_gpus_of_another_user_are_refused(
+    daemon: Daemon, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.start(1)
+    settings = tmp_path_factory.mktemp("own") / "config.toml"
+    settings.touch()
+    monkeypatch.setenv("SENTINEL_CONFIG", str(settings))
+    for path in (daemon.host.folder, daemon.places.record):
+        os.chown(path, 4321, 4321)
+    try:
+        refused = daemon.run_unchecked("start", *SIMULATE, "--wait", "0")
+    finally:
+        for path in (daemon.host.folder, daemon.places.record):
+            os.chown(path, 0, 0)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"the folder {daemon.host.folder} belongs to uid 4321, not to uid 0" in refused.err
+    assert "Set SENTINEL_SIM_DIR to a folder of your own." in refused.err

@@ -115,9 +115,10 @@ def test_status_imports_little(stub: StubDaemon, tmp_path: Path, words: list[str
     assert len(modules) < MAX_MODULES
 
 
-def test_watch_redraws_in_place_and_ends_quietly(stub: StubDaemon) -> None:
+@pytest.mark.parametrize("every", [["10ms"], []])
+def test_watch_redraws_in_place_and_ends_quietly(stub: StubDaemon, every: list[str]) -> None:
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "sentinel", "status", "--watch", "10ms"]
+    command = [sys.executable, "-m", "sentinel", "status", "--watch", *every]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(
         command, stdout=follower, stderr=follower, env=environment, start_new_session=True

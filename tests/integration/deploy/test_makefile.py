@@ -17,6 +17,6 @@ def planned(target: str, folder: Path) -> list[str]:
 
 def test_the_demo_installs_no_tools_of_developers_and_shows_progress(tmp_path: Path) -> None:
     (install,) = planned("demo", tmp_path)
-    assert install.endswith("--editable .")
+    assert install.endswith("--editable '.[tui]'"), "what the first day uses"
     assert "--quiet" not in install
     assert any("[dev]" in line for line in planned("test", tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,9 @@ def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
         code, output, _ = doctor("--simulate", "2", "--json", **simulated.environment())
         (row,) = (r for r in json.loads(output)["lines"] if r["check"] == "other sentinels")
         assert (row["gpu"], row["level"]) == (held, "warning")
-        assert row["found"].startswith(f"held by pid {one.process.pid} of uid {os.getuid()} since")
+        user = pwd.getpwuid(os.getuid()).pw_name
+        holder = f"held by the sentinel of {user} (pid {one.process.pid}) since 2"
+        assert row["found"].startswith(holder)
         assert code >= 1
         assert one.process.poll() is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import signal
 import stat
 import tempfile
@@ -21,6 +22,7 @@ from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
+from tests.harness.command_line import CommandLine
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import eventually
 
@@ -415,7 +417,9 @@ def test_a_folder_in_which_all_users_replace_files_is_not_trusted(tmp_path: Path
 
 @root
 @pytest.mark.long
-def test_a_sentinel_says_that_another_user_has_one(simulated: SimulatedHost) -> None:
+def test_a_sentinel_says_that_another_user_has_one(
+    simulated: SimulatedHost, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = simulated.folder / "locks"
     locked(folder, 9).release()
     with stranger(os.getpid) as pid:
@@ -429,6 +433,14 @@ def test_a_sentinel_says_that_another_user_has_one(simulated: SimulatedHost) -> 
         }
         record.write_text(json.dumps(note))
         os.chown(record, STRANGER, STRANGER)
+        for name, value in simulated.environment().items():
+            monkeypatch.setenv(name, value)
+        printed = cli("status", code=3)
+        user = pwd.getpwuid(STRANGER).pw_name
+        text = f"the sentinel of {user} (pid {pid}) since 2026-11-22T12:00:00+00:00"
+        assert printed.err.endswith(f"\n1 GPU held by {text}\n")
+        lines = cli.json("doctor", "--simulate", "1", "--json", code=1)["lines"]
+        assert f"held by {text}" in {line["found"] for line in lines}
         with simulated.sentinel(1, *QUICK) as sentinel:
             said = sentinel.wait_for("gpu.held_elsewhere", gpu=0)
             assert said["used"]

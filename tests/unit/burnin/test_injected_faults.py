@@ -19,8 +19,8 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.record import GpuRecord, Sample, load
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
+from sentinel.host.event_lines import event_object
 from sentinel.protocol.counters import Counters
-from sentinel.supervisor.event_log import event_object
 from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run, later, random_healthy
 from tests.harness.world import World
 

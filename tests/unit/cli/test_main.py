@@ -37,6 +37,23 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["drain", "0-1"], "there is no command 'drain'; use: sentinel pause 0-1\n"),
         (["try", "x y"], "there is no command 'try'; use: sentinel workloads try 'x y'\n"),
         (["cancel"], "there is no command 'cancel'; use: sentinel burnin cancel\n"),
+        (["ls"], "there is no command 'ls'; use: sentinel status --list\n"),
+        (["ps"], "there is no command 'ps'; use: sentinel status\n"),
+        (["queue"], "there is no command 'queue'; use: sentinel reserve --list\n"),
+        (["help", "rum"], "there is no command 'rum'; did you mean run?"),
+        (["start", "--gpus", "0", "1"], "--gpus takes one list; use: --gpus 0,1\n"),
+        (["--gpus=0", "1", "2"], "--gpus takes one list; use: --gpus 0,1,2\n"),
+        (
+            ["reload", "--socket", "x", "1"],
+            "Got unexpected extra argument (1)\n",
+        ),
+        (
+            ["start", "--quiet", "--simulate", "4"],
+            "--quiet has no value; it is followed by HOURS,...\n",
+        ),
+        (["set", "--gpus", "0", "1", "util=30%"], "'1' is no setting; GPUs are one list, as in"),
+        (["--memory", "4G"], "--memory: '4G' may be 4GB or 4GiB; write one of them"),
+        (["--chunk", "1g"], "--chunk: '1g' may be 1GB or 1GiB; write one of them"),
         (["frobnicate"], "there is no command 'frobnicate'; `sentinel --help` lists all"),
         (["--stndby", "on"], "`sentinel run` has no option --stndby; did you mean --standby?"),
         (["--wrkload", "x"], "`sentinel run` has no option --wrkload; did you mean --workload?"),
@@ -47,6 +64,10 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["status", "--workload", "x"], "`sentinel status` has no option --workload\n"),
         (["restart", "--tpc", "1"], "`sentinel restart` has no option --tpc\n"),
         (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
+        (
+            ["exec", "--quiet"],
+            "`sentinel exec` has no option --quiet; it is called --silent, since",
+        ),
         (["--memory", "150%"], "--memory: '150%' is not a share; write one"),
         (["--chunk", "1MiB"], "--chunk: '1MiB' is out of range\nallowed is from 2MiB to 16GiB"),
         (["--workload", "nope"], "--workload: there is no workload 'nope'; known are elementwise,"),
@@ -70,6 +91,22 @@ def test_a_former_command_is_a_remedy_for_programs(cli: CommandLine) -> None:
     found = cli.json("unreserve", "1a2b", "--json", code=2)
     assert found["error"] == "there is no command 'unreserve'"
     assert found["remedy"] == "sentinel reserve --cancel 1a2b --json"
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "pause"], ["pause", "--help"]),
+        (["help", "session", "start"], ["session", "start", "--help"]),
+        (["version"], ["--version"]),
+        (["-V"], ["--version"]),
+    ],
+)
+def test_words_of_other_programs_do_the_same(
+    words: list[str], same: list[str], cli: CommandLine
+) -> None:
+    assert cli(*words) == cli(*same)
 
 
 def test_mcp_without_its_package_reports_what_to_install(

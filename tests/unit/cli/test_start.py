@@ -30,6 +30,7 @@ BROKEN = gpu(0, "BACKOFF", reason="it broke")
 LATER = replace(
     gpu(0, "STOPPED", "idle.wait", "idle for less than 5 min (idle.wait)"), rule_until_s=300.0
 )
+CLOSED = replace(LATER, rule="quiet", reason="quiet hours until 05:00")
 UNREAD = gpu(0, "STOPPED", "unknown", "unknown: not read yet")
 
 
@@ -78,6 +79,7 @@ def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:
         ([(BUSY, gpu(2, "STOPPED", "mig", "MIG is enabled"))], (), "; GPU 2: MIG is enabled"),
         ([(SOON,)], (), "has nothing to start: GPU 0: idle again for less than 3 s"),
         ([(LATER,)], (), "idle for less than 5 min (idle.wait); may change in 5 min"),
+        ([(CLOSED,)], (), "GPU 0: quiet hours until 05:00 (in 5 min)"),
         ([()], (), "has no GPU"),
     ],
 )

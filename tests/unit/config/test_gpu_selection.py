@@ -13,6 +13,7 @@ from sentinel.config.gpu_selection import (
     needs_cuda_order,
     pci_order,
     present,
+    read_visible,
     select_gpus,
     visible_gpus,
 )
@@ -106,6 +107,43 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
 ) -> None:
     """Each value selects exactly these GPUs, in this order."""
     assert visible_gpus(value, GPUS, CUDA) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, None),
+        ("", None),
+        ("0,2", None),
+        ("0, 1,", None),
+        ("+1", None),
+        (A.uuid, None),
+        ("0,9,1", "'9' is no GPU of this host, so CUDA ignores it and all after it; correct it"),
+        ("0,9", "'9' is no GPU of this host, so CUDA ignores it; correct it"),
+        ("0,,1", "an entry is empty, so CUDA ignores it and all after it; correct it"),
+        ("0-2", "CUDA reads '0-2' as 0; write numbers with commas between"),
+        ("0;1", "CUDA reads '0;1' as 0; write numbers with commas between"),
+        ("0-2,9", "'9' is no GPU of this host, so CUDA ignores it; correct it"),
+        ("1,1", "it has '1' twice, so CUDA shows no GPU; name each GPU once"),
+        ("MIG-1", "'MIG-1' is a MIG device, which sentinel does not use, so CUDA ignores it"),
+        (
+            "GPU-12,MIG-1",
+            "'MIG-1' is a MIG device, which sentinel does not use, so CUDA ignores it",
+        ),
+        ("all", "'all' is no GPU of this host, so CUDA ignores it; correct it"),
+        ("GPU-ffff", "'GPU-ffff' is no GPU of this host, so CUDA ignores it; correct it"),
+    ],
+)
+def test_what_cuda_ignores_of_a_value_is_said_in_one_line(
+    value: str | None, problem: str | None
+) -> None:
+    _, found = read_visible(value, GPUS, CUDA)
+    if problem is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.startswith(f"CUDA_VISIBLE_DEVICES={value}: {problem}")
+        assert found.endswith(", or unset it")
 
 
 def test_any_unique_prefix_selects_a_gpu() -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core import burnin_progress
-from sentinel.core.burnin_progress import Burnin
+from sentinel.core.burnin import progress as burnin_progress
+from sentinel.core.burnin.progress import Burnin
 from sentinel.core.gpu_state import Running
+from sentinel.core.state import Orders
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
@@ -38,12 +39,14 @@ def plan_of(*phases: Phase) -> Plan:
     return Plan(name="test", phases=phases)
 
 
-def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False) -> World:
+def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False, repeat: bool = False) -> World:
     """Build a world of GPUs that check results, and a supervisor with a plan."""
-    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=fail_fast)
-    world = World(gpus=gpus, config=config)
+    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan)
+    world = World(gpus=gpus, config=config, orders=Orders(repeat=repeat))
     for fake in world.gpus.values():
         fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
+    begun = Burnin(fail_fast=fail_fast)
+    world.state = world.state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=begun))
     return world
 
 
@@ -392,8 +395,7 @@ def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
 
 
 def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.run(lambda: len(world.events("burnin.ended")) == 3, within=200)
     started = [str(event.fields["workload"]) for event in world.events("stressor.starting")]
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
@@ -415,8 +417,7 @@ def refuse(world: World, kind: FailureKind) -> None:
 def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     kind: FailureKind,
 ) -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.tick = 0.25
     ends = world.now + 600
     while world.now < ends:
@@ -429,8 +430,7 @@ def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
 
 
 def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.tick = 0.25
     while len(world.events("burnin.ended")) < 8:
         world.run_for(0.25)
@@ -442,8 +442,7 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
 
 
 def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
-    world = running(plan_of(FP64))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64), repeat=True)
     world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     world.run_for(300)

@@ -18,9 +18,9 @@ from sentinel.config.schedule import end_of_hours, parse_hours
 from sentinel.core.gpu_state import Running
 from sentinel.core.observation import Call
 from sentinel.core.state import State
-from sentinel.core.step import Event
 from sentinel.protocol import codec
 from sentinel.protocol.commands import Allocate, Caller, PauseGpus, Reserve
+from sentinel.protocol.events import Event
 from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention, Note
 from sentinel.protocol.views import GpuView
@@ -226,9 +226,14 @@ CASES = {
         daemon=True,
     ),
     "quiet": Case(
-        words="quiet hours: Wed 11:00-12:05",
+        words="quiet hours until 12:05",
         left_s=300.0,
         config=Config(quiet=parse_hours("Wed 11:00-12:05")),
+    ),
+    "hours": Case(
+        words="occupied only 12:05-13:00, next at 12:05",
+        left_s=300.0,
+        config=Config(hours=parse_hours("12:05-13:00")),
     ),
     "limits.gpus": Case(
         words=r"1 GPU held already \(limits.gpus\)", config=Config(max_gpus=1), gpu=1, gpus=2

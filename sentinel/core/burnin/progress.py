@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.plan import Phase, Plan
-from sentinel.protocol.commands import Caller, PhaseWork
+from sentinel.protocol.commands import COUNTS, Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
-
-#: What a report counts besides its seconds, and a phase sums up.
-COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +44,8 @@ class Burnin:
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0
+    #: Whether the first error ends the plan.
+    fail_fast: bool = False
     #: How many findings the GPU had before.
     findings_before: int = 0
     #: When the current stressor began to warm the GPU up, or None.
@@ -100,8 +99,6 @@ class BurninRun:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-    #: Whether the first error of a GPU ends its plan.
-    fail_fast: bool = False
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)

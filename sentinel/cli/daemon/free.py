@@ -1,0 +1,104 @@
+"""``sentinel free``: the GPUs that a job would get now, for scripts that choose one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from sentinel.cli.display import gpu_table, output
+from sentinel.cli.options import command_options as options
+from sentinel.client.requester import JsonView
+from sentinel.errors import ExitCode
+from sentinel.protocol.rules import has_stressor
+from sentinel.units import format_count
+
+if TYPE_CHECKING:
+    from sentinel.client import GpuStatus, Status
+    from sentinel.client.requester import Requester
+
+
+@click.command("free")
+@options.count_option
+@options.prints
+@options.with_requester
+def free(client: Requester, count: int | None) -> options.Printed:
+    """Print the GPUs that a job would get now, as CUDA_VISIBLE_DEVICES has them.
+
+    Empty ones come first, then those with a stressor, which yields to the job; within both those
+    without findings. By default all are printed. Nothing keeps them free until the job starts: only
+    `exec` and `reserve` do. Exit code 1 if there are none, or fewer than --count; then nothing is
+    printed on standard output.
+    """
+    status = cast("Status", JsonView(client.request("GET", "/v1/status")))
+    visible, ignored = _visible(status.gpus)
+    found = sorted((gpu for gpu in visible if not _why_not(gpu, status)), key=_preference)
+    notes = [f"sentinel: warning: {ignored}"] if ignored else []
+    if len(found) < (count or 1):
+        wanted = f"{len(found)} of {format_count(count, 'GPU')} are" if count else "no GPU is"
+        blocked = ((gpu.index, _why_not(gpu, status)) for gpu in visible)
+        notes.append(f"sentinel: {wanted} free")
+        notes += [f"GPU {index}: {reason}" for index, reason in blocked if reason]
+        found = []
+    found = found[:count]
+    names = [gpu.uuid for gpu in found]
+    held = [gpu.uuid for gpu in found if has_stressor(gpu)]
+    return options.Printed(
+        json={"gpus": names, "held": held, "notes": notes},
+        lines=[",".join(names)] if names else [],
+        notes=map(output.printable, notes),
+        code=ExitCode.OK if names else ExitCode.FAIL,
+    )
+
+
+def _why_not(gpu: GpuStatus, status: Status) -> str:
+    """Explain why a job would not get a GPU; empty if it would."""
+    if gpu_table.is_stale(status):
+        return "unknown: the supervisor does not answer"
+    if gpu.reservation or gpu.occupancy != "IDLE":
+        return gpu_table.why(gpu)
+    if any(gpu.uuid == allocation.gpu for allocation in status.allocations or ()):
+        return "partly allocated"
+    queued = (one for one in status.queue or () if not one.indices or gpu.index in one.indices)
+    first = next(queued, None)
+    return f"for an earlier request ({first.id})" if first else ""
+
+
+def _preference(gpu: GpuStatus) -> tuple[bool, bool, int]:
+    """Sort key: empty, then without findings or faults, then lowest index."""
+    is_suspect = bool(gpu.faults) or (gpu.findings or 0) > (gpu.findings_acknowledged or 0)
+    return has_stressor(gpu), is_suspect, gpu.index
+
+
+def _visible(gpus: Sequence[GpuStatus]) -> tuple[tuple[GpuStatus, ...], str | None]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES of this command shows, and what CUDA ignores of it.
+
+    Raises:
+        ConfigError: It has numbers, and only CUDA knows which GPUs they are.
+    """
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return tuple(gpus), None
+    from sentinel.config.gpu_selection import (  # slow to import
+        in_cuda_order,
+        needs_cuda_order,
+        read_visible,
+    )
+    from sentinel.protocol.gpu import Gpu
+
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    names = [field.name for field in fields(Gpu)]
+    known = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in gpus)
+    order: tuple[str, ...] | None = None
+    if needs_cuda_order(value):
+        in_cuda_order(known, os.environ.get("CUDA_DEVICE_ORDER"), lambda: None)
+        # It is that of the host's GPUs, and the daemon may have only some of them.
+        by_index = {gpu.index: gpu.uuid for gpu in gpus}
+        order = tuple(
+            by_index.get(index, str(index)) for index in range(max(by_index, default=0) + 1)
+        )
+    shown, ignored = read_visible(value, known, order)
+    return tuple(by_uuid[gpu.uuid] for gpu in shown), ignored

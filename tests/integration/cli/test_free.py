@@ -1,0 +1,104 @@
+"""``sentinel free`` prints the GPUs that a job would get now, and only these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.harness.command_line import CommandLine
+from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.stub_daemon import DAEMON, GPU, RESERVATION, Reply, StubDaemon
+
+UUIDS = [f"GPU-{index}52937bc-67d8-5168-8d5a-083882c8d660" for index in range(4)]
+EMPTY = {"stressor": "STOPPED"}
+BUSY = {"stressor": "STOPPED", "occupancy": "BUSY", "reason": "used by root 77 python"}
+
+
+def reply(*gpus: Mapping[str, Any], **more: Any) -> Reply:
+    listed = [
+        {**GPU, "uuid": UUIDS[index], "index": index, **own} for index, own in enumerate(gpus)
+    ]
+    return Reply({"daemon": DAEMON, "gpus": listed, "reservations": [], **more})
+
+
+@pytest.fixture
+def shows(stub: StubDaemon, monkeypatch: pytest.MonkeyPatch) -> StubDaemon:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return stub
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "expected"),
+    [
+        ([{}, EMPTY, {}, EMPTY], {}, [1, 3, 0, 2]),
+        ([EMPTY, BUSY, {"occupancy": "UNKNOWN"}, {}], {}, [0, 3]),
+        ([{**EMPTY, "reservation": "1a2b", "admin": "RESERVED"}, {}], {}, [1]),
+        ([{**EMPTY, "admin": "PAUSED"}, {}], {}, [0, 1]),
+        ([{**EMPTY, "findings": 2}, EMPTY, {}], {}, [1, 0, 2]),
+        ([{**EMPTY, "findings": 2, "findings_acknowledged": 2}, EMPTY], {}, [0, 1]),
+        ([{}, {}], {"allocations": [{"gpu": UUIDS[0]}]}, [1]),
+        ([{}, {}], {"queue": [{**RESERVATION, "indices": [1]}]}, [0]),
+        ([{}, {}], {"queue": [{**RESERVATION, "indices": []}]}, []),
+        ([{}, {}], {"daemon": {**DAEMON, "age_s": 9.0}}, []),
+    ],
+)
+def test_empty_ones_come_first_and_what_no_job_would_get_is_left_out(
+    shows: StubDaemon, gpus: Any, more: Any, expected: list[int], cli: CommandLine
+) -> None:
+    shows.replies["GET /v1/status"] = reply(*gpus, **more)
+    printed = cli("free", code=0 if expected else 1)
+    line = ",".join(UUIDS[index] for index in expected)
+    assert printed.out == (f"{line}\n" if line else "")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("2", [2]), ("3,1", [1]), (UUIDS[2], [2]), ("", []), ("MIG-1", []), ("7", [])],
+)
+def test_it_chooses_among_the_visible_gpus(
+    shows: StubDaemon,
+    value: str,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    shows.replies["GET /v1/status"] = reply({}, EMPTY, EMPTY, BUSY)
+    printed = cli.json("free", "--json", code=0 if expected else 1)
+    assert printed["gpus"] == [UUIDS[index] for index in expected]
+    assert ("CUDA ignores it" in "".join(printed["notes"])) == (value in {"MIG-1", "7"})
+
+
+def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
+    shows: StubDaemon, cli: CommandLine
+) -> None:
+    shows.replies["GET /v1/status"] = reply({}, BUSY)
+    assert cli("free", "--count", "1").out == f"{UUIDS[0]}\n"
+    printed = cli("free", "--count", "2", code=1)
+    assert printed.out == ""
+    assert printed.err == ("sentinel: 1 of 2 GPUs are free\nGPU 1: used by root 77 python\n")
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_a_job_gets_what_it_prints(daemon: Daemon) -> None:
+    daemon.start(2, *QUICK)
+    eventually(lambda: all(daemon.gpu(index).occupied for index in range(2)))
+    first, second = daemon.run("free").strip().split(",")
+    daemon.run("pause", "1", "--wait", "10s")
+    assert daemon.run("free").strip() == f"{second},{first}"
+    with daemon.host.job(0):
+        eventually(lambda: daemon.gpu(0).occupancy == "BUSY")
+        assert daemon.run("free", "--count", "1").strip() == second
+        assert daemon.run_unchecked("free", "--count", "2").code == 1
+    daemon.run("stop")
+    assert daemon.run_unchecked("free").code == 3
