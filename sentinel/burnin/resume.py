@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources
+from sentinel.config.verified_work import first_left
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import BY_ITS_USER, why_foreign
 from sentinel.protocol import __version__
@@ -103,17 +105,18 @@ def _reported_failures(folder: RunFolder) -> list[int]:
 
 def _earlier(phases: Sequence[PhaseRecord]) -> EarlierWork:
     """Build what a GPU has done up to the first phase that is neither complete nor given up."""
-    for number, phase in enumerate(phases):
-        if not phase.complete and phase.work.get("given_up") is None:
-            return EarlierWork(phase=number, work=_work(phase))
-    return EarlierWork(phase=len(phases), work=_work(phases[-1]))
+    left = first_left((phase.phase, phase.work) for phase in phases)
+    if left is None:
+        return EarlierWork(phase=len(phases), work=_work(phases[-1]))
+    return EarlierWork(phase=left, work=_work(phases[left]))
 
 
 def _work(phase: PhaseRecord) -> PhaseWork:
-    """Build the work of a phase; the stretch that was cut short is over."""
-    known = PhaseWork.__dataclass_fields__
-    fields = {key: value for key, value in phase.work.items() if key in known}
-    return PhaseWork(**{**fields, "stretch": 0.0})
+    """Return the work of a phase; the stretch that was cut short is over.
+
+    Of a phase within which the run was killed nothing is known to count.
+    """
+    return PhaseWork() if phase.ended is None else replace(phase.work, stretch=0.0)
 
 
 def _refuse(where: str, why: str) -> NoReturn:

@@ -224,7 +224,7 @@ class ExampleRun:
             "bytes": 4e12 * done if phase != STEADY else 0.0,
             "checks": 0 if phase == COPY else 1000,
             "errors": self.wrong.get(index, 0) if phase == STEADY else 0,
-            "covered": {},
+            "covered": {str(one): 2 for one in range(4)} if phase == MEMORY else {},
             "patterns": 4,
             "share": 0.88 if phase == MEMORY else None,
             "retained": None,

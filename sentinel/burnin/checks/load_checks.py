@@ -49,7 +49,7 @@ def wrong_results(record: GpuRecord) -> int:
     """Count the wrong results of a GPU, without differences from golden checksums."""
     # A lost event must not hide an error, and a phase does not count those of its stressor's end.
     reported = sum(int(event["errors"]) for event in record.named("stressor.mismatch"))
-    counted = sum(int(phase.work.get("errors", 0)) for phase in record.phases)
+    counted = sum(phase.work.errors for phase in record.phases)
     sampled = sum(int(s.values.get("errors") or 0) for p in record.phases for s in p.reports)
     of_units = sum(int(s.values["wrong"]) for phase in record.phases for s in phase.units)
     wrong = max(reported, counted, sampled, of_units)
@@ -187,8 +187,8 @@ def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not tests:
         return not_applicable("the plan has no memory test")
     # While a stripe is held, the other patterns cover the rest only, by design.
-    whole = [work for work in tests if work.get("retained") is None] or tests
-    shares = [float(work["share"]) for work in whole if work.get("share") is not None]
+    whole = [work for work in tests if work.retained is None] or tests
+    shares = [work.share for work in whole if work.share is not None]
     if not shares:
         return untested("no pattern has covered the memory")
     return by_limits(round(min(shares), 4), limits)

@@ -106,7 +106,7 @@ class LoadEvidence(GrowthEvidence):
         """
         passed = sum(after.at - before.at for before, after, _ in self.parts if before and after)
         works = [phase.work for phase in self.record.phases]
-        worked = sum(float(work.get(k, 0.0)) for work in works for k in ("seconds", "uncounted"))
+        worked = sum(part for work in works for part in (work.seconds, work.uncounted))
         worked = max(worked, self.record.sampled_s)
         return min(passed, worked) if worked else passed
 
@@ -249,7 +249,7 @@ class LoadEvidence(GrowthEvidence):
     @property
     def checked(self) -> int:
         """How many results were checked."""
-        return sum(int(phase.work.get("checks", 0)) for phase in self.record.phases)
+        return sum(phase.work.checks for phase in self.record.phases)
 
 
 def steady_phases(record: GpuRecord) -> list[PhaseRecord]:

@@ -139,7 +139,7 @@ def _must_be_tested(record: GpuRecord) -> None:
     if not phases:
         raise Unjudged(not_applicable("the plan has no phase that tests links"))
     if not record.links:
-        why = next((str(why) for phase in phases if (why := phase.work.get("given_up"))), None)
+        why = next((why for phase in phases if (why := phase.work.given_up)), None)
         raise Unjudged(untested(why or "no link was tested"))
 
 

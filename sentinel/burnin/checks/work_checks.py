@@ -45,7 +45,7 @@ def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Count the phases that were given up here and done on a peer."""
     found: list[tuple[int, str]] = []
     for number, phase in enumerate(evidence.record.phases):
-        why = phase.work.get("given_up")
+        why = phase.work.given_up
         others = [
             peer.phases[number] for peer in evidence.peers if peer.uuid != evidence.record.uuid
         ]
@@ -180,14 +180,14 @@ def _is_whole(phase: PhaseRecord) -> bool:
     What is interrupted begins again. Units compile their kernels at times of their own.
     """
     is_even = not phase.phase.together and _name_of(phase) != "units"
-    return is_even and phase.complete and not phase.work.get("interruptions")
+    return is_even and phase.complete and not phase.work.interruptions
 
 
 def _done(phase: PhaseRecord, unit: str) -> float:
     """Compute what was done in a second, warming up included: the lesser of total and samples."""
-    seconds = sum(float(phase.work.get(name) or 0.0) for name in ("seconds", "uncounted"))
+    seconds = phase.work.seconds + phase.work.uncounted
     sampled = sum(float(one.values["seconds"]) for one in phase.reports)
     counted = sum(float(one.values.get(unit) or 0.0) for one in phase.reports)
-    rates = [float(phase.work.get(unit) or 0.0) / seconds] if seconds else []
+    rates = [getattr(phase.work, unit) / seconds] if seconds else []
     rates += [counted / sampled] if sampled else []
     return min(rates, default=0.0)

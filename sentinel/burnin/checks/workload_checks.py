@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import Judgement, Limits, Status, Thresholds
 from sentinel.burnin.record import GpuRecord
-from sentinel.protocol.commands import COUNTS
+from sentinel.protocol.commands import COUNTS, PhaseWork
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 
@@ -73,8 +73,8 @@ class TrialEvidence:
         return self.last("stressor.ready")
 
     @property
-    def work(self) -> Mapping[str, Any]:
-        """What was done: the fields of the end of the phase."""
+    def work(self) -> PhaseWork:
+        """What was done."""
         return self.record.phases[0].work
 
     @cached_property
@@ -224,7 +224,7 @@ def slow_stop(evidence: TrialEvidence, _: Limits) -> Judgement:
 def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
     """Count the wrong results and findings that were reported."""
     errors, findings = (
-        evidence.work.get("errors", 0),
+        evidence.work.errors,
         len(evidence.record.named("stressor.finding")),
     )
     if not errors and not findings:
@@ -239,8 +239,8 @@ def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
 @TABLE.check("workload.no_report")
 def no_report(evidence: TrialEvidence, _: Limits) -> Judgement:
     """Judge whether any work was reported."""
-    seconds = evidence.work.get("seconds", 0.0)
-    if not seconds or any(evidence.work.get(count) for count in COUNTS):
+    seconds = evidence.work.seconds
+    if not seconds or any(getattr(evidence.work, count) for count in COUNTS):
         return Judgement(status=Status.PASS)
     what = f"it reported no work in {format_duration(seconds)}"
     return Judgement(status=Status.WARN, evidence=what)

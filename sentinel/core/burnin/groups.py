@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
-from sentinel.core.burnin import progress
+from sentinel.config.verified_work import is_done
 from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.burnin.settings import is_repeated
 from sentinel.core.gpu_state import (
@@ -46,7 +46,7 @@ def are_done(state: State, group: Group | None, plan: Plan) -> bool:
         return False
     members = [state.gpu_states[uuid].progress for uuid in group.members]
     return all(
-        member.group == group and progress.is_done(member.current, plan.phases[member.phase])
+        member.group == group and is_done(plan.phases[member.phase], member.current)
         for member in members
     )
 

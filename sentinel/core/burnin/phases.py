@@ -12,6 +12,7 @@ from typing import Any
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
+from sentinel.config.verified_work import is_done
 from sentinel.core import child_facts, health
 from sentinel.core.burnin import groups, progress
 from sentinel.core.burnin.progress import Burnin
@@ -22,7 +23,15 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, upcoming
 from sentinel.core.teardown import pause_of
-from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.burnin_events import (
+    Ended,
+    Interrupted,
+    PhaseEnded,
+    PhaseStarted,
+    Published,
+    Warm,
+    fields_of,
+)
 from sentinel.protocol.stressor import MemoryCovered, Progress
 from sentinel.protocol.views import FAULTY, HealthCause
 
@@ -110,7 +119,7 @@ def _advance_gpu(
     if burnin.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
-    done = progress.is_done(burnin.current, phase)
+    done = is_done(phase, burnin.current)
     if phase.together:
         done = groups.are_done(state, burnin.group, plan)
     if burnin.ended is None and (given_up is not None or done):
@@ -127,22 +136,19 @@ def _events(
     gpu_state: GpuState, before: Burnin, burnin: Burnin, plan: Plan, now: float
 ) -> tuple[Event, ...]:
     """Report what has changed."""
-    events: list[Event] = []
-    phase = plan.phases[before.phase].name
-    work = burnin.work[before.phase]
+    found: list[Published] = []
+    phase, work = plan.phases[before.phase].name, burnin.work[before.phase]
     if work.interruptions > before.current.interruptions:
-        fields = {"phase": phase, "stretch_s": before.current.stretch}
-        events.append(gpu_event("burnin.interrupted", gpu_state, now, **fields))
+        found.append(Interrupted(phase=phase, stretch_s=before.current.stretch))
     if burnin.warm and not before.warm:
-        events.append(gpu_event("burnin.warm", gpu_state, now, phase=phase))
+        found.append(Warm(phase=phase))
     over = burnin.phase != before.phase or burnin.ended is not None
     if over:
-        fields = {"phase": phase, **work_fields(work)}
-        events.append(gpu_event("burnin.phase_ended", gpu_state, now, **fields))
+        found.append(PhaseEnded(phase=phase, work=work))
+    events = [_published(event, gpu_state, now) for event in found]
     if burnin.finished(plan):
         events += child_facts.window_until(gpu_state, now)
-        fields = {"plan": plan.name, "reason": burnin.ended}
-        events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
+        events.append(_published(Ended(plan=plan.name, reason=burnin.ended), gpu_state, now))
     elif over:
         events.append(_phase_started(gpu_state, burnin, plan, now))
     return tuple(events)
@@ -150,8 +156,13 @@ def _events(
 
 def _phase_started(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -> Event:
     """Report that the next phase is due, and the work that is left then."""
-    fields = {**phase_fields(plan, burnin.phase), "left_s": progress.seconds_left(burnin, plan)}
-    return gpu_event("burnin.phase_started", gpu_state, now, **fields)
+    left = progress.seconds_left(burnin, plan)
+    event = PhaseStarted(**phase_fields(plan, burnin.phase), left_s=left)
+    return _published(event, gpu_state, now)
+
+
+def _published(event: Published, gpu_state: GpuState, now: float) -> Event:
+    return gpu_event(event.name, gpu_state, now, **fields_of(event))
 
 
 def phase_fields(plan: Plan, number: int) -> dict[str, Any]:
@@ -173,9 +184,9 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
             if isinstance(message, Progress):
                 burnin = progress.count(burnin, phase, message, temperature, seen.now)
             elif isinstance(message, MemoryCovered):
-                burnin = progress.cover(burnin, message)
+                burnin = progress.cover(burnin, phase, message)
     if not gpu_state.is_live:
-        burnin = progress.interrupt(burnin)
+        burnin = progress.interrupt(burnin, phase)
     return burnin
 
 
@@ -188,11 +199,6 @@ def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
         and spec is not None
         and spec.workload == phase.workload
     )
-
-
-def work_fields(work: PhaseWork) -> dict[str, object]:
-    """Return what was done of a phase as fields of an event."""
-    return {**vars(work), "covered": dict(work.covered), "passes": work.passes()}
 
 
 def _why_given_up(

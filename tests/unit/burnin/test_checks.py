@@ -36,6 +36,7 @@ from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
 from sentinel.fleet import fleet_checks
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.check_evidence import (
@@ -677,7 +678,7 @@ def test_waiting_dilutes_no_share_of_the_time() -> None:
 def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> None:
     """No event counts the work of such a phase: they are in its samples alone."""
     evidence = Run(after={"power_brake_throttled_s": 35.0, "at": HEALTHY.at + SECONDS}).evidence()
-    evidence.record.phases[-1].work = {"seconds": 60.0, "checks": 1}
+    evidence.record.phases[-1].work = PhaseWork(seconds=60.0, checks=1)
     assert judge("throttle.power_brake", evidence).status is FAIL
     evidence.record.cut, evidence.record.sampled_s = True, 3500.0
     result = judge("throttle.power_brake", evidence)
@@ -1058,7 +1059,7 @@ def test_a_temperature_that_no_power_changes_is_none() -> None:
 def test_a_phase_that_all_peers_can_do_must_be_done() -> None:
     evidence = Run().evidence()
     copy = evidence.record.phases[2]
-    copy.work = {"given_up": "its stressors failed 3 times"}
+    copy.work = PhaseWork(given_up="its stressors failed 3 times")
     found = judge("phase.given_up", evidence)
     assert (found.status, found.evidence) == (FAIL, "copy: its stressors failed 3 times")
     few = replace(evidence, peers=evidence.peers[:2])
@@ -1175,13 +1176,13 @@ def test_what_is_not_in_a_row() -> None:
 def test_an_error_counts_although_its_event_was_lost() -> None:
     evidence = Run().evidence()
     steady = evidence.record.phases[-1]
-    steady.work = {**steady.work, "errors": 7}
+    steady.work = replace(steady.work, errors=7)
     assert judge("results.wrong", evidence).status is FAIL
 
 
 def test_the_coverage_is_judged_where_no_stripe_is_held() -> None:
     evidence = Run(share=0.8).evidence()
-    work = {"passes": 1, "share": 0.5, "retained": 0.11}
+    work = PhaseWork(covered={"0": 1}, patterns=1, share=0.5, retained=0.11)
     held = PhaseRecord(phase=replace(MEMORY, name="retention"), work=work)
     evidence.record.phases.append(held)
     assert judge("memory.covered", evidence).status is PASS

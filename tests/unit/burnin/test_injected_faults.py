@@ -16,7 +16,8 @@ from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.record import GpuRecord, Sample, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord, Sample
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.host.event_lines import event_object

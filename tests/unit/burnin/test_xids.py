@@ -10,7 +10,8 @@ from sentinel.burnin.checks.check import CheckResult, Severity, Status, Threshol
 from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.xid_checks import judge_xids
-from sentinel.burnin.record import GpuRecord, Stretches, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord, Stretches
 from sentinel.burnin.xids import XidEvent, joined, missed, parse_xid
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
+from sentinel.config.verified_work import is_done
 from sentinel.core.burnin import progress as burnin_progress
 from sentinel.core.burnin.progress import Burnin
 from sentinel.core.gpu_state import Running
@@ -376,7 +377,7 @@ def test_no_more_counts_than_was_checked(reports: list[tuple[float, int, int, bo
     state, now, most = Burnin(), 0.0, 0.0
     for seconds, checks, errors, hot, gone in reports:
         if gone:
-            state = burnin_progress.interrupt(state)
+            state = burnin_progress.interrupt(state, phase)
         now += seconds
         report = Progress(
             seconds=seconds, iterations=1, flops=0, bytes=0, checks=checks, errors=errors
@@ -455,13 +456,13 @@ def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
     state = Burnin()
     for share in (0.77, 0.75, 0.76):
         state = burnin_progress.cover(
-            state, MemoryCovered(pattern="zeros", patterns=2, share=share)
+            state, MEMORY, MemoryCovered(pattern="zeros", patterns=2, share=share)
         )
     assert (state.current.share, state.current.retained) == (0.75, None)
     assert state.current.passes() == 0
     for share in (0.11, 0.22, 0.11):  # the last of another stressor, which begins again
         message = MemoryCovered(pattern="retention", patterns=2, share=share, stripe=True)
-        state = burnin_progress.cover(state, message)
+        state = burnin_progress.cover(state, MEMORY, message)
     assert (state.current.share, state.current.retained) == (0.75, 0.22)
     assert state.current.passes() == 3
 
@@ -471,10 +472,12 @@ def test_interruptions_make_no_pattern_longer_in_the_time_left() -> None:
     state = Burnin()
     report = Progress(seconds=10.0, iterations=1, flops=0.0, bytes=0.0, checks=1, errors=0)
     state = burnin_progress.count(state, MEMORY, report, None, 0.0)
-    state = burnin_progress.cover(state, MemoryCovered(pattern="0", patterns=4, share=0.9))
+    state = burnin_progress.cover(state, MEMORY, MemoryCovered(pattern="0", patterns=4, share=0.9))
     for _ in range(20):
         cut = replace(report, seconds=9.0)
-        state = burnin_progress.interrupt(burnin_progress.count(state, MEMORY, cut, None, 0.0))
+        state = burnin_progress.interrupt(
+            burnin_progress.count(state, MEMORY, cut, None, 0.0), MEMORY
+        )
         assert 30 <= burnin_progress.seconds_left(state, plan_of(MEMORY)) <= 70
 
 
@@ -491,6 +494,6 @@ def test_the_time_left_of_passes_is_known_from_the_patterns_so_far() -> None:
         after = 10 * (7 - number) if number else 0
         assert burnin_progress.seconds_left(state, plan) == pytest.approx(25 + after)
         message = MemoryCovered(pattern=str(number % 4), patterns=4, share=0.9)
-        state = burnin_progress.cover(state, message)
+        state = burnin_progress.cover(state, MEMORY, message)
         assert 25 <= burnin_progress.seconds_left(state, plan) <= 25 + 10 * (7 - number)
-    assert burnin_progress.is_done(state.current, MEMORY)
+    assert is_done(MEMORY, state.current)
