@@ -107,11 +107,11 @@ def _dcgm_bandwidth(record: GpuRecord, _: Sequence[GpuRecord]) -> Finding | None
 
 def _gpu_burn(record: GpuRecord, _: Sequence[GpuRecord]) -> Finding | None:
     """Count the results that differ from others of the same inputs on the same GPU."""
-    work = [phase.work for phase in record.phases if phase.work.get("checks")]
+    work = [phase.work for phase in record.phases if phase.work.checks]
     if not work:
         return None
-    errors = sum(int(done["errors"]) for done in work)
-    checks = sum(int(done["checks"]) for done in work)
+    errors = sum(done.errors for done in work)
+    checks = sum(done.checks for done in work)
     return Finding(not errors, f"{errors:,} of {checks:,} wrong; exit code {BURN_EXIT_CODE}")
 
 

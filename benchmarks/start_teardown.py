@@ -55,7 +55,9 @@ _COMES_BEFORE_S = (0.04, 0.085)
 _LEASE_S, _RENEW_EVERY_S = 5.0, 0.3
 _SHARE, _CHUNK_BYTES = 0.88, 512 * 2**20
 #: Processes that are loaded at the same time.
-_AHEAD = 2
+_AHEAD = 4
+#: How many queues of each kind the driver creates, as these variables ask for.
+_QUEUES = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS")
 _NEWCOMER = "brief"
 _FOLDER = "/dev/shm"  # noqa: S108 - a trace must not wait for a disk
 _ENVIRONMENT = {
@@ -77,12 +79,15 @@ class Stressor:
 
     Args:
         path: The file of its trace.
+        queues: How many queues it lets the driver create.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, queues: int) -> None:
         main_thread_trace.create(path)
         self._path = path
-        self._child = Child(traced_standby, StandbySpec(), (str(path),), _ENVIRONMENT)
+        self.queues = queues
+        environment = _ENVIRONMENT | dict.fromkeys(_QUEUES, str(queues))
+        self._child = Child(traced_standby, StandbySpec(), (str(path),), environment)
         self._stamps = Stamps.create(STRESSOR_STAMPS)
         self._renewed_at = float("inf")
         self.pid = self._child.pid
@@ -173,11 +178,15 @@ class Trials:
         rig: The processes.
         folder: The folder of the traces.
         newcomers: Whether a newcomer comes before each kill.
+        running_s: How long after Ready the kill comes at most; None for one at any moment.
+        queues: The numbers of the driver's queues, in turn.
     """
 
     rig: Rig
     folder: Path
     newcomers: bool
+    running_s: float | None
+    queues: Sequence[int]
 
     def __post_init__(self) -> None:
         """Load the first processes."""
@@ -198,10 +207,14 @@ class Trials:
     def start(self, workload: str) -> tuple[str, Record]:
         """Kill a stressor at a random moment of its start; the first one after it is ready."""
         while len(self._standbys) < _AHEAD:
+            queues = self.queues[self._number % len(self.queues)]
             self._number += 1
-            self._standbys.append(Stressor(self.folder / str(self._number)))
+            self._standbys.append(Stressor(self.folder / str(self._number), queues))
         self.rig.wait_empty([self._card])
         with closing(self._standbys.pop(0)) as stressor:
+            if self.running_s is not None:
+                name = f"running {workload}, queues {stressor.queues}"
+                return name, self._running(stressor, workload, self.running_s)
             if workload not in self._ready_s:
                 return f"ready {workload}", self._to_ready(stressor, workload)
             return f"start {workload}", self._in_start(stressor, workload)
@@ -232,6 +245,18 @@ class Trials:
         record = self._kill(stressor.pid, empty, newcomer, stressor.follow)
         positions = [text for at, text in stressor.trace() if at <= record["killed_at"]]
         return {"moment_s": moment_s, "stage": stage, "positions": positions[-6:], **record}
+
+    def _running(self, stressor: Stressor, workload: str, latest_s: float) -> Record:
+        newcomer = self._newcomer()
+        empty = self._used()
+        stressor.start(self.rig, workload, self_watch=False)
+        stressor.wait(Ready)
+        moment_s = random.uniform(0.0, latest_s)
+        stressor.follow(stressor.stages[-1][0] + moment_s)
+        return {
+            "moment_s": moment_s,
+            **self._kill(stressor.pid, empty, newcomer, stressor.follow),
+        }
 
     def call(self, name: str) -> tuple[str, Record]:
         """Kill a program that repeats a kind of call."""
@@ -293,13 +318,12 @@ def table(results: Results) -> str:
         came = [one["newcomer"] for one in trials if "newcomer" in one]
         times = [
             [one[name] * 1e3 for one in trials if one.get(name) is not None]
-            for name in ("first_free_s", "all_free_s", "unmapped_s", "exit_s")
+            for name in ("first_free_s", "all_free_s", "exit_s")
         ]
         spread = [f"{median(ms):.0f} / {max(ms):.0f} ms" if ms else "-" for ms in times]
-        got = f"{sum(bool(one['got']) for one in came)} of {len(came)}" if came else "-"
+        got = f"{sum(bool(one.get('got')) for one in came)} of {len(came)}" if came else "-"
         rows.append([cell, str(len(trials)), *spread, got])
-    head = ["killed", "trials", "first free byte, median / worst", "all free", "unmapped", "exit"]
-    head += ["newcomers"]
+    head = ["killed", "trials", "first free byte, median / worst", "all free", "exit", "newcomers"]
     return "\n".join([machine_line(results), "", markdown(head, rows)])
 
 
@@ -314,6 +338,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=(), metavar="NAME", help="these workloads, or kinds of call"
     )
+    parser.add_argument(
+        "--running", type=float, metavar="SECONDS", help="kill at most so long after Ready instead"
+    )
+    parser.add_argument(
+        "--queues",
+        type=int,
+        nargs="+",
+        default=(1,),
+        metavar="N",
+        help="have the driver create so many queues of each kind, in turn",
+    )
     parser.add_argument("--newcomers", action="store_true", help="one comes before each kill")
     parser.add_argument(
         "--calls", action="store_true", help="kill programs that repeat one kind of call"
@@ -324,7 +359,8 @@ def parse() -> argparse.Namespace:
 def run(given: argparse.Namespace, rig: Rig, folder: Path) -> Iterator[tuple[str, Record]]:
     """Yield trials in turn until the budget is used up."""
     deadline = time.monotonic() + given.budget
-    with closing(Trials(rig, folder, given.newcomers)) as trials:
+    trials = Trials(rig, folder, given.newcomers, given.running, given.queues)
+    with closing(trials):
         run_trial = trials.call if given.calls else trials.start
         names: Sequence[str] = given.only or (tuple(CALLS) if given.calls else WORKLOADS)
         for name in chain.from_iterable(repeat(names, given.rounds)):

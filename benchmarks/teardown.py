@@ -23,7 +23,7 @@ _SAMPLE_EVERY_S = 0.002
 _READ_EVERY_S = 0.001
 #: The threads after the kill are described by steps of so many milliseconds.
 _STEP_MS = 10
-_TIMES = ("first_free_s", "all_free_s", "unmapped_s", "exit_s")
+_TIMES = ("first_free_s", "all_free_s", "exit_s")
 _DESCRIPTIONS = 24
 _STACK = 12
 
@@ -42,13 +42,10 @@ def kill_and_watch(
         newcomer: Whether another process creates a context at the same time.
 
     Returns:
-        The seconds from SIGKILL to the first free byte, to all free memory, to the end of the
-        mappings (the kernel closes the device's files only then) and to the exit, or None where it
-        was not seen; the anonymous memory on the host at the kill; and what the threads did before
-        and after the kill.
+        The seconds from SIGKILL to the first free byte, to all free memory and to the exit, or None
+        where it was not seen; and what the threads did before and after the kill.
     """
     before, after, ended = threads_of(pid), Counter[str](), threading.Event()
-    anonymous_mib = _anonymous_mib(pid)
     pidfd = os.pidfd_open(pid)
     exited = select.poll()
     exited.register(pidfd, select.POLLIN)
@@ -66,7 +63,6 @@ def kill_and_watch(
         for name, seen in (
             ("first_free_s", used <= peak - _FREED_BYTES),
             ("all_free_s", used <= target),
-            ("unmapped_s", _anonymous_mib(pid) is None),
             ("exit_s", exited.poll(0)),
         ):
             if seen:
@@ -80,7 +76,6 @@ def kill_and_watch(
     return {
         **dict.fromkeys(_TIMES),
         **times,
-        "anonymous_mib": anonymous_mib,
         "held_mib": held - empty >> 20,
         "longest_read_s": longest_s,
         "threads_before": before,
@@ -110,14 +105,6 @@ def threads_of(pid: int) -> list[str]:
             parts = [_read(folder / "comm"), *state, _read(folder / "wchan"), *call, *names]
             found.append(" ".join(part for part in parts if part))
     return found
-
-
-def _anonymous_mib(pid: int) -> int | None:
-    """Read the anonymous memory of a process in MiB; None once its mappings have ended."""
-    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) >> 10
-    return None
 
 
 def _read(path: Path) -> str:

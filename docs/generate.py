@@ -237,7 +237,7 @@ def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load, without those of its links."""
     from sentinel.burnin.checks.evidence import GrowthEvidence, ParticipationEvidence
     from sentinel.burnin.checks.kernel_checks import KernelEvidence
-    from sentinel.burnin.checks.load_checks import LoadEvidence
+    from sentinel.burnin.checks.load_evidence import LoadEvidence
     from sentinel.burnin.checks.recorded_run import CHECKS
 
     elsewhere = [*CHECKS.of(GrowthEvidence), *_links()]

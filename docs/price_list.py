@@ -38,7 +38,7 @@ FEATURES: Mapping[str, str] = {
         " stressor/pipeline.py stressor/selftest.py stressor/sizing.py stressor/transfers.py"
     ),
     "burn-in: plans, record, checks, verdict, reports": (
-        "burnin/* *burnin* core/node/groups.py config/plan.py cli/tools/check.py"
+        "burnin/* *burnin* config/plan.py cli/tools/check.py"
         " cli/tools/report.py *counters* checks.py diagnostics/kernel_log.py probe/xids.py web/*"
     ),
     "reservations, allocations, sessions, pauses": (

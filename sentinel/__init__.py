@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from sentinel.client.hold import hold as hold
     from sentinel.client.monitor import Monitor as Monitor
     from sentinel.config.model import Config as Config
-    from sentinel.core.step import Event as Event
+    from sentinel.core.state import Orders as Orders
     from sentinel.protocol import __version__ as __version__
+    from sentinel.protocol.events import Event as Event
     from sentinel.protocol.gpu import Gpu as Gpu
     from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
     from sentinel.supervisor.bootstrap import supervise as supervise
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryTarget",
     "Monitor",
     "Options",
+    "Orders",
     "Parts",
     "Supervisor",
     "__version__",
@@ -41,12 +43,13 @@ __all__ = [
 _LAZY = {
     "Client": "sentinel.client",
     "Config": "sentinel.config.model",
-    "Event": "sentinel.core.step",
+    "Event": "sentinel.protocol.events",
     "Gpu": "sentinel.protocol.gpu",
     "Hold": "sentinel.client.hold",
     "MemoryTarget": "sentinel.protocol.stressor",
     "Monitor": "sentinel.client.monitor",
     "Options": "sentinel.supervisor.discovery",
+    "Orders": "sentinel.core.state",
     "Parts": "sentinel.supervisor.ports",
     "Supervisor": "sentinel.supervisor.loop",
     "__version__": "sentinel.protocol",

@@ -17,7 +17,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.own_checks import GpuCheck, NodeCheck, RunEvidence
 from sentinel.burnin.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
 from sentinel.config.plan import Phase, Plan

@@ -82,22 +82,35 @@ def parse_size_or_zero(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration in seconds, such as ``25ms``, ``90``, ``5m`` or ``1h30m``.
+    """Parse a duration in seconds, such as ``25ms``, ``90s``, ``5m`` or ``1h30m``.
+
+    A number without a unit is refused: programs differ in whether it is seconds or minutes.
 
     Raises:
-        ValueError: The text is not a positive number of seconds or numbers with ms, s, m, h, d.
+        ValueError: The text is not a positive duration of numbers with ms, s, m, h, d.
     """
     compact = text.replace(" ", "") if len(text) <= _MAX_LENGTH else ""
-    seconds = parse_quantity(compact, {"": 1})
-    if seconds is None:
-        parts = _DURATION_PART.findall(compact)
-        amounts = [parse_quantity(part, _DURATIONS) for part in parts]
-        whole = "".join(parts) == compact and None not in amounts
-        seconds = sum(amount or 0.0 for amount in amounts) if whole else 0.0
+    parts = _DURATION_PART.findall(compact)
+    amounts = [parse_quantity(part, _DURATIONS) for part in parts]
+    whole = "".join(parts) == compact and None not in amounts
+    seconds = sum(amount or 0.0 for amount in amounts) if whole else 0.0
     if seconds <= 0:
+        if parse_quantity(compact, {"": 1}):
+            message = f"{text!r} has no unit; write {compact}s, {compact}m or {compact}h"
+            raise ValueError(message)
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
     return seconds
+
+
+def parse_duration_or_zero(text: str) -> float:
+    """Parse a duration as :func:`parse_duration` does, or a zero with or without a unit.
+
+    Raises:
+        ValueError: The text is not a duration.
+    """
+    is_zero = parse_quantity(text, {"": 1, **_DURATIONS}) == 0
+    return 0.0 if is_zero else parse_duration(text)
 
 
 def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:

@@ -176,13 +176,16 @@ class BurninRequest(RequestModel):
 
 
 class ReservationRequest(RequestModel):
-    """Keep GPUs free for a user: the selected ones, or any `count`."""
+    """Keep GPUs free for a user: the selected ones, or `count` of them or of all."""
 
     gpus: Selectors | None = None
     count: int | None = Field(default=None, ge=1, le=128)
-    seconds: Seconds | None = None
+    seconds: Seconds | None = Field(
+        default=None,
+        description="Required, unless it is `bound`; null, if it is given, means no limit.",
+    )
     reason: str = Field(default="", max_length=200, pattern=_LINE)
-    wait_s: WaitS = 30.0
+    wait_s: WaitS | None = Field(default=30.0, description="null waits without a limit.")
     bound: bool = Field(
         default=False, description="End it with the calling process; Unix socket only."
     )

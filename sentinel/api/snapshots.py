@@ -14,6 +14,7 @@ from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
+    FaultKind,
     GpuView,
     Grant,
     HostView,
@@ -194,11 +195,31 @@ async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> Non
     """Wait until a reading shows these GPUs without a stressor and without foreign processes.
 
     Raises:
-        ProblemError: A GPU is not free at ``deadline``, or the daemon ended.
+        ProblemError: A GPU is not free at ``deadline`` or is lost, or the daemon ended.
     """
-    if not await views.until(lambda: not _filter(views, gpus, _is_used), deadline):
+    lost: str | None = None
+
+    def is_settled() -> bool:
+        nonlocal lost
+        lost = too_many_lost(views, gpus, len(gpus))
+        return lost is not None or not _filter(views, gpus, _is_used)
+
+    if not await views.until(is_settled, deadline):
         used = _describe(_filter(views, gpus, _is_used))
         raise ProblemError(Code.TIMEOUT, f"Not free yet: {used}.")
+    if lost is not None:
+        raise ProblemError(Code.CONFLICT, lost)
+
+
+def too_many_lost(views: Views, gpus: tuple[str, ...], count: int) -> str | None:
+    """Explain why ``count`` of these GPUs, or of all, can never be free; None if they can."""
+    lost = [
+        f"GPU {view.index}: {fault.text}"
+        for view in _filter(views, gpus, lambda _: True)
+        for fault in view.faults
+        if fault.kind is FaultKind.LOST
+    ]
+    return "; ".join(lost) if len(gpus or views.gpus) - len(lost) < count else None
 
 
 async def memory_free(views: Views, gpu: str, after: float, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""What was recorded of a burn-in: events and samples, by GPU and phase. Pure.
+"""What was recorded of a burn-in, by GPU and phase; ``loading.py`` builds it. Pure.
 
 Times are seconds of the monotonic clock of the host, as recorded.
 """
@@ -8,19 +8,21 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
 from typing import Any
 
 from sentinel.burnin.kernel_faults import KernelFault, distinct
-from sentinel.burnin.xids import NO_DETAILS, XidEvent, joined, missed
-from sentinel.config.plan import Phase, Plan
+from sentinel.burnin.xids import XidEvent, joined, missed
+from sentinel.config.plan import Phase
+from sentinel.config.verified_work import done_s, first_left, is_done
 from sentinel.core.child_facts import BEFORE_EXIT_S
-from sentinel.core.gpu_state import OwnEnd
+from sentinel.protocol.burnin_events import Dropped, RunStarted
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import is_same_device
 from sentinel.protocol.stressor import LinkPart
+from sentinel.protocol.xids import OwnEnd
 
 #: The names of the samples: readings, and the work of an interval.
 TELEMETRY, WORK = "telemetry", "work"
@@ -30,14 +32,6 @@ END = "end"
 XID, WATCHED = "xid", "xids_watched"
 #: A fault of the kernel's log beside XIDs.
 KERNEL_FAULT = "kernel_fault"
-#: The samples of the kernel's log, with their fields.
-_LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {
-    XID: (XidEvent, ("number", "pci_bus_id", "at", "pid", "text")),
-    KERNEL_FAULT: (
-        KernelFault,
-        ("kind", "device", "reporter", "driver", "at", "text", "number"),
-    ),
-}
 #: A stressor has computed a reference.
 CHECKSUM = "checksum"
 #: What was measured of a link.
@@ -49,19 +43,10 @@ SELFTEST = "selftest"
 #: The last sample of a run.
 LAST = "last"
 #: Counts samples, or events, that are lost.
-LOST = "log.dropped"
-
-#: Events that disturb a plan also where they end no stretch that counts.
-_DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
-
-#: Events that end the load of a stressor.
-_ENDS = ("stressor.stopped", "stressor.failed", "stressor.fatal", "gpu.yielding")
-
-#: What ends a stretch is reported at most so long before its end, in seconds.
-_CAUSED_WITHIN_S = 10.0
+LOST = Dropped.name
 
 #: The event of the daemon with which a run begins, or goes on.
-STARTED = "burnin.run_started"
+STARTED = RunStarted.name
 
 #: Events that end a stretch, and say what ended it.
 INTERRUPTIONS = {
@@ -74,6 +59,9 @@ INTERRUPTIONS = {
     "stressor.failed": "the stressor failed",
     "stressor.fatal": "the stressor failed",
 }
+
+#: Events that end the load of a stressor.
+_ENDS = ("stressor.stopped", "stressor.failed", "stressor.fatal", "gpu.yielding")
 
 
 class Stretches:
@@ -134,8 +122,8 @@ class PhaseRecord:
     phase: Phase
     #: The beginnings and the ends of the times in which it was due; the last end may be missing.
     spans: list[tuple[float, float | None]] = field(default_factory=list)
-    #: The fields of ``burnin.phase_ended``; empty if the phase was never reached.
-    work: Mapping[str, Any] = field(default_factory=dict)
+    #: What was counted of it.
+    work: PhaseWork = field(default_factory=PhaseWork)
     #: The beginnings and the ends of the stretches that count.
     stretches: list[tuple[float, float]] = field(default_factory=list)
     telemetry: list[Sample] = field(default_factory=list)
@@ -164,17 +152,17 @@ class PhaseRecord:
     @property
     def done(self) -> float:
         """The seconds that count towards the quota."""
-        return float(self.work.get("longest" if self.phase.in_one_stretch else "seconds", 0.0))
+        return done_s(self.phase, self.work)
 
     @property
     def passes(self) -> int:
         """How often every pattern has covered the memory."""
-        return int(self.work.get("passes", 0))
+        return self.work.passes()
 
     @property
     def complete(self) -> bool:
         """Whether the whole quota is done."""
-        return self.done >= self.phase.seconds and self.passes >= self.phase.passes
+        return is_done(self.phase, self.work)
 
     def judged(self, samples: Iterable[Sample]) -> list[Sample]:
         """Select the samples of the stretches that count."""
@@ -291,8 +279,8 @@ class GpuRecord:
     @property
     def unfinished(self) -> PhaseRecord | None:
         """The first phase that is neither done nor given up, or None."""
-        left = (p for p in self.phases if not p.complete and p.work.get("given_up") is None)
-        return next(left, None)
+        number = first_left((phase.phase, phase.work) for phase in self.phases)
+        return None if number is None else self.phases[number]
 
     @property
     def is_unkillable(self) -> bool:
@@ -369,230 +357,3 @@ class GpuRecord:
     def links(self) -> list[Sample]:
         """Everything that was measured of the GPU's links."""
         return [sample for phase in self.phases for sample in phase.links]
-
-
-def load(
-    plan: Plan, events: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]
-) -> dict[str, GpuRecord]:
-    """Build the record of each GPU, by its UUID.
-
-    Args:
-        plan: What was run.
-        events: The events in the form of the log, in their order.
-        samples: The recorded samples, in their order.
-    """
-    records: dict[str, GpuRecord] = {}
-    dropped = parts = count = 0
-    for count, event in enumerate(events, start=1):  # noqa: B007 - the number of all
-        dropped += event["events"] if event["event"] == LOST else 0
-        if event["event"] == STARTED:
-            parts += 1
-            for record in records.values():
-                _take_resumption(record, float(event["at"]))
-        _add_gpus(records, event, plan)
-        if event.get("gpu") is not None:
-            record = records[event["gpu"]]
-            record.nvml_xids += _xids_of(event)
-            if not _is_elsewhere(record, event):
-                _take_event(record, event)
-    logged: list[XidEvent | KernelFault] = []
-    closed, begun = False, parts
-    known = None
-    for number, sample in enumerate(samples):
-        closed = sample["event"] == LAST
-        known = sample.get("event_count") if closed else None
-        dropped += abs(number - sample.get("count", number)) if closed else 0
-        parts -= closed
-        dropped += sample["events"] if sample["event"] == LOST else 0
-        if sample["event"] in _LOGGED:
-            of, names = _LOGGED[sample["event"]]
-            logged.append(of(**{name: sample[name] for name in names}))
-        elif sample.get("gpu") in records:
-            _take_sample(records[sample["gpu"]], sample)
-    dropped += abs(count - (count if known is None else known))
-    for record in records.values():
-        record.xids = [event for event in logged if isinstance(event, XidEvent)]
-        record.faults = [event for event in logged if isinstance(event, KernelFault)]
-        record.dropped, record.closed = dropped, closed
-        record.cut, record.parts = parts > 0, begun
-    return records
-
-
-def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
-    """Add the GPUs that an event names; the first event of a run names all of them."""
-    named = event["gpus"] if event["event"] == STARTED else ()
-    for gpu in [event] if event.get("gpu") is not None else named:
-        uuid, index = gpu.get("gpu") or gpu["uuid"], gpu.get("index") or 0
-        if uuid not in records:
-            phases = [PhaseRecord(phase=phase) for phase in plan.phases]
-            records[uuid] = GpuRecord(uuid=uuid, index=index, phases=phases)
-
-
-def _is_elsewhere(record: GpuRecord, event: Mapping[str, Any]) -> bool:
-    """Check whether an event is of other work of a daemon on a GPU that is done."""
-    at = float(event["at"])
-    if record.elsewhere and at < record.elsewhere[-1][1]:
-        return True
-    began = event["event"] in {"burnin.phase_started", "stressor.starting"}
-    if began and record.ended != "":
-        record.elsewhere.append((at, inf))
-        return True
-    return False
-
-
-def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
-    """Apply one event."""
-    record.events.append(event)
-    name, at = event["event"], float(event["at"])
-    by_name = {phase.phase.name: phase for phase in record.phases}
-    phase = by_name.get(event.get("phase", "")) or _current(record)
-    match name:
-        case "burnin.phase_started" if phase is not None:
-            before = record.phases[max(0, record.phases.index(phase) - 1)]
-            goes_on = before.ended == at and before.phase.workload == phase.phase.workload
-            phase.ready = at if goes_on else phase.ready
-            if goes_on and not phase.phase.in_one_stretch:  # the same stressor
-                phase.stretches.append((at, at))
-            phase.spans.append((at, None))
-        case "burnin.warm" if phase is not None:
-            phase.stretches.append((at, at))
-        case "stressor.ready" if phase is not None:
-            phase.ready = min(phase.ready, at)
-            phase.stretches += [] if phase.phase.steady else [(at, at)]
-        case _ if name in ("burnin.interrupted", *_DISTURBANCES) and phase is not None:
-            _interrupt(record, phase, at, event.get("stretch_s", 0.0))
-        case "burnin.phase_ended" if phase is not None:
-            _end_stretch(phase, at)
-            phase.work = event
-            if phase.spans:
-                phase.spans[-1] = (phase.spans[-1][0], at)
-        case "gpu.busy" if record.interruptions:
-            _name_newcomer(record, event)
-        case "burnin.ended":
-            record.ended = event["reason"]
-
-
-def _xids_of(event: Mapping[str, Any]) -> list[XidEvent]:
-    """Return what an event says of the XIDs that NVML delivered."""
-    if event["event"] != "gpu.xid":
-        return []
-    xid = XidEvent(
-        number=event["xid"],
-        pci_bus_id="",
-        at=event["reported_at"],
-        pid=None,
-        text=NO_DETAILS,
-        count=event["repeats"] or 1,
-        last_at=event["last_at"],
-    )
-    return [xid]
-
-
-def _take_resumption(record: GpuRecord, at: float) -> None:
-    """Add the cut before a resumption as an interruption, and end what a kill has left open."""
-    unfinished = record.unfinished
-    if unfinished is None or not record.events:
-        return
-    last = float(record.events[-1]["at"])
-    interruption = Interruption(
-        at=last,
-        phase=unfinished.phase.name,
-        cause=f"the run was cut short: {record.cut_short}",
-        stretch_s=float(unfinished.work.get("stretch", 0.0)),
-    )
-    record.interruptions.append(interruption)
-    record.ended = ""
-    if record.elsewhere:
-        record.elsewhere[-1] = (record.elsewhere[-1][0], at)
-    for phase in record.phases:
-        _end_stretch(phase, last)
-        if phase.spans and phase.spans[-1][1] is None:
-            phase.spans[-1] = (phase.spans[-1][0], last)
-
-
-def _current(record: GpuRecord) -> PhaseRecord | None:
-    """Find the phase that has begun and not ended."""
-    open_ = [phase for phase in record.phases if phase.spans and phase.ended is None]
-    return open_[-1] if open_ else None
-
-
-def _end_stretch(phase: PhaseRecord, at: float) -> None:
-    if phase.stretches and phase.stretches[-1][0] == phase.stretches[-1][1]:
-        phase.stretches[-1] = (phase.stretches[-1][0], at)
-
-
-def _interrupt(record: GpuRecord, phase: PhaseRecord, at: float, stretch_s: float) -> None:
-    """Add an interruption; the end of a stretch completes that of the event that has caused it."""
-    _end_stretch(phase, at)
-    last = record.interruptions[-1] if record.interruptions else None
-    interruption = Interruption(
-        at=at, phase=phase.phase.name, cause=_cause(record, at), stretch_s=stretch_s
-    )
-    if (
-        last is not None
-        and (last.phase, last.stretch_s) == (interruption.phase, 0.0)
-        and at - last.at <= _CAUSED_WITHIN_S
-        and last.cause.startswith(interruption.cause)
-    ):
-        record.interruptions[-1] = replace(last, stretch_s=stretch_s)
-    else:
-        record.interruptions.append(interruption)
-
-
-def _cause(record: GpuRecord, at: float) -> str:
-    """Name what ended a stretch: the last event that says so, else the reason of a release."""
-    released = None
-    for event in reversed(record.events):
-        if at - float(event["at"]) > _CAUSED_WITHIN_S:
-            break
-        cause = INTERRUPTIONS.get(event["event"])
-        if cause is not None:
-            return cause + _names(event)
-        if released is None and event["event"] == "gpu.released":
-            released = str(event["reason"])
-    return released or "the run was stopped"
-
-
-def _name_newcomer(record: GpuRecord, event: Mapping[str, Any]) -> None:
-    """Add the processes to the last interruption: a newcomer's memory is seen before its name."""
-    last = record.interruptions[-1]
-    if last.cause == INTERRUPTIONS["gpu.yielding"]:
-        record.interruptions[-1] = replace(last, cause=last.cause + _names(event))
-
-
-def _names(event: Mapping[str, Any]) -> str:
-    names = [str(process.get("name") or process["pid"]) for process in event.get("processes") or ()]
-    return f" ({', '.join(names)})" if names else ""
-
-
-def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
-    """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
-    at = float(sample["at"])
-    if any(first <= at < last for first, last in record.elsewhere):
-        return
-    record.sampled_s += float(sample["seconds"]) if sample["event"] == WORK else 0.0
-    if sample["event"] == WATCHED:
-        record.xids_watched.append((sample["first"], sample["last"]))
-        return
-    if sample["event"] == END:
-        record.ends.append(OwnEnd(pid=sample["pid"], at=at - BEFORE_EXIT_S))
-        return
-    if sample["event"] == CHECKSUM:
-        fields = {name: sample[name] for name in ("key", "checksum", "stored")}
-        record.checksums.append(Checksum(**fields))
-        return
-    if sample["event"] == SELFTEST:
-        record.selftests.append(Sample(at=at, values=sample))
-        return
-    for number, phase in enumerate(record.phases):
-        if phase.has(at):
-            worked = record.phases[number - 1] if number and at < phase.ready else phase
-            lists = {
-                TELEMETRY: phase.telemetry,
-                WORK: worked.reports,
-                LINK: worked.links,
-                UNIT: worked.units,
-            }
-            if sample["event"] in lists:
-                lists[sample["event"]].append(Sample(at=at, values=sample))
-            return

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, judged_checks
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     HostEvidence,
@@ -25,7 +25,7 @@ from sentinel.burnin.checks.recorded_run import (
     evidence_of_load,
     read_run,
 )
-from sentinel.burnin.checks.required_evidence import judged_checks, not_compared
+from sentinel.burnin.checks.required_evidence import not_compared
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
@@ -242,7 +242,7 @@ def _reason(run: Judged, cut: str | None) -> str:
     if run.verdict is Verdict.PASS:
         lacking = dict.fromkeys(text for gpu in run.gpus for text in not_compared(gpu.results))
         phases = (phase for gpu in run.gpus for phase in gpu.record.phases)
-        undone = dict.fromkeys(one.phase.name for one in phases if one.work.get("given_up"))
+        undone = dict.fromkeys(one.phase.name for one in phases if one.work.given_up)
         found = {"rates not compared": lacking, "phases not done": undone}
         texts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
         return f"{meaning} ({'; '.join(texts)})" if texts else meaning
@@ -288,9 +288,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "checks": [asdict(result) for result in gpu.results],
         "measurements": _measurements(record),
         "detection_power": detection_power(record, coverage),
-        "longest_contiguous_s": max(
-            (float(p.work.get("longest", 0)) for p in record.phases), default=0.0
-        ),
+        "longest_contiguous_s": max((phase.work.longest for phase in record.phases), default=0.0),
         "duty": _duty(record, time),
         "thermal_cycles": _thermal_cycles(record),
         "findings": [dict(finding) for finding in record.named("stressor.finding")],
@@ -320,20 +318,20 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "quota_s": asked.seconds,
         "passes": phase.passes,
         "quota_passes": asked.passes,
-        "uncounted_s": work.get("uncounted", 0.0),
-        "checks": work.get("checks", 0),
-        "errors": work.get("errors", 0),
-        "bytes": work.get("bytes", 0.0),
-        "flops": work.get("flops", 0.0),
-        "memory_share": work.get("share"),
-        "retained_share": work.get("retained"),
+        "uncounted_s": work.uncounted,
+        "checks": work.checks,
+        "errors": work.errors,
+        "bytes": work.bytes,
+        "flops": work.flops,
+        "memory_share": work.share,
+        "retained_share": work.retained,
         "units": phase.exercised(),
         "memory_heat": _memory_heat(phase),
         "power_swing": power_swing(phase),
-        "interruptions": work.get("interruptions", 0),
+        "interruptions": work.interruptions,
         "began": phase.began,
         "ended": phase.ended,
-        "not_tested": work.get("given_up"),
+        "not_tested": work.given_up,
     }
 
 
@@ -387,7 +385,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 def _duty(record: GpuRecord, time: Span) -> float | None:
     """Compute the share of the run's time in which work was done that counts."""
-    counted = sum(float(phase.work.get("seconds", 0.0)) for phase in record.phases)
+    counted = sum(phase.work.seconds for phase in record.phases)
     return counted / time.seconds if time.seconds else None
 
 

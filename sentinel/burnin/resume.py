@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -21,11 +22,11 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources
-from sentinel.core.burnin_progress import Burnin
+from sentinel.config.verified_work import first_left
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import BY_ITS_USER, why_foreign
 from sentinel.protocol import __version__
-from sentinel.protocol.commands import Given, PhaseWork
+from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
 from sentinel.protocol.counters import Counters
 
 #: What must be the same: the card, its firmware and its driver.
@@ -34,7 +35,7 @@ _SAME = ("uuid", "serial", "vbios", "driver")
 
 def earlier_work(
     folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds | None
-) -> tuple[Plan, dict[str, Burnin]]:
+) -> tuple[Plan, dict[str, EarlierWork]]:
     """Load the plan of a run, and what each GPU has done of it.
 
     Args:
@@ -72,8 +73,8 @@ def earlier_work(
         changed = [name for name in _SAME if getattr(before, name) != getattr(is_, name)]
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
-        found[uuid] = _burnin(record.phases)
-    if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
+        found[uuid] = _earlier(record.phases)
+    if all(earlier.phase >= len(plan.phases) for earlier in found.values()):
         phases = [phase for record in run.records.values() for phase in record.phases]
         if all(phase.complete for phase in phases):
             _refuse(where, "the run is complete")
@@ -102,17 +103,20 @@ def _reported_failures(folder: RunFolder) -> list[int]:
     return []  # a run that was killed has none
 
 
-def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
-    """Build the progress of a GPU: up to the first phase that is neither complete nor given up."""
-    work = []
-    for phase in phases:
-        fields = {
-            key: value for key, value in phase.work.items() if key in PhaseWork.__dataclass_fields__
-        }
-        work.append(PhaseWork(**{**fields, "stretch": 0.0}))
-        if not phase.complete and phase.work.get("given_up") is None:
-            return Burnin(phase=len(work) - 1, work=tuple(work))
-    return Burnin(phase=len(work), work=tuple(work))
+def _earlier(phases: Sequence[PhaseRecord]) -> EarlierWork:
+    """Build what a GPU has done up to the first phase that is neither complete nor given up."""
+    left = first_left((phase.phase, phase.work) for phase in phases)
+    if left is None:
+        return EarlierWork(phase=len(phases), work=_work(phases[-1]))
+    return EarlierWork(phase=left, work=_work(phases[left]))
+
+
+def _work(phase: PhaseRecord) -> PhaseWork:
+    """Return the work of a phase; the stretch that was cut short is over.
+
+    Of a phase within which the run was killed nothing is known to count.
+    """
+    return PhaseWork() if phase.ended is None else replace(phase.work, stretch=0.0)
 
 
 def _refuse(where: str, why: str) -> NoReturn:

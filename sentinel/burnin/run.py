@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.record import LAST, LOST
+from sentinel.burnin.request import RunRequest, plan_of
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
 from sentinel.burnin.run_folder import (
-    RunFolder,
     complete,
     count_lines,
     last_moment,
@@ -30,21 +28,21 @@ from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, s
 from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
-from sentinel.config.expectation import Expectation
+from sentinel.config.expectation import parse_expectation
 from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.plan import Plan, parse_plan, plan_toml
-from sentinel.config.toml_text import parse_toml
+from sentinel.config.plan import plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host, read_pci_paths
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.host.event_lines import json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.procfs import read_stat
+from sentinel.host.verified_store import acknowledged_at, confirmed_faulty, known_gpus
 from sentinel.protocol.api_types import Settings
-from sentinel.protocol.commands import EarlierWork, Given
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
-from sentinel.supervisor.event_log import json_lines
 
 # --- recording a run -------------------------------------------------------------------------
 
@@ -54,33 +52,6 @@ _RECONNECT_EVERY_S = 0.2
 #: Settings of what serves clients, and those that the plan replaces.
 NOT_OF_A_RUN = ("api.", "access.", "metrics.", "history.", "notify.", "log.")
 _REPLACED = ("workload", "util.", "power", "duty")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """A burn-in to ask a daemon for."""
-
-    folder: RunFolder
-    #: The plan as TOML, or None to go on with the run of the folder.
-    text: str | None
-    #: The selected GPUs; empty for all of the daemon's, or for those of a run to go on with.
-    gpus: tuple[str, ...] = ()
-    #: Whether a GPU does no more of the plan after its first error.
-    fail_fast: bool = False
-    #: Whether a WARN ends with 1.
-    strict: bool = False
-    #: The folder of the simulated GPUs, or None.
-    simulated: Path | None = None
-    #: By which it is judged; None for the defaults, or for those of a run to go on with.
-    thresholds: Thresholds | None = None
-    #: What the node must be; of a run to go on with, its folder says it.
-    expectation: Expectation = NOTHING
-    #: The GPUs that are known from before: descriptions by UUID.
-    known: Mapping[str, str] = field(default_factory=dict)
-    #: When the faults of a GPU were acknowledged last, in seconds since the epoch, by its UUID.
-    acknowledged: Mapping[str, float] = field(default_factory=dict)
-    #: How many GPUs of the host have a confirmed fault, and how many Sentinel found first.
-    confirmed: Mapping[str, int] = field(default_factory=lambda: {"known": 0, "found_first": 0})
 
 
 def record_run(
@@ -105,43 +76,36 @@ def record_run(
     Raises:
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
-    folder, simulated = request.folder, request.simulated
+    folder, simulated, resumes = request.run_folder, request.simulation, request.plan is None
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
     with ExitStack() as outer:
-        work = _Work.of(request, before, outer)
+        wanted = _completed(request, before, outer)
+        seconds = plan_of(wanted).seconds
         at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
-        with connected(work.gpus) as client, ExitStack() as stack:
-            if request.text is not None:
-                selected = _is_selection(client, request, before)
-                settings = _present_settings(client, request, work.gpus)
-                prepare(
-                    *(folder, work.plan, before, settings, _of_header(request)),
-                    simulated=simulated is not None,
-                    beside={"selected": selected, **_beside(request, before)},
-                )
-            else:
-                version = client.status().daemon.version
-                now = _present_settings(client, request, work.gpus)
-                check_settings(folder, version, now)
+        with connected(wanted.gpus) as client, ExitStack() as stack:
+            _prepare(client, request, wanted, before)
             events = folder.appended(folder.events)
             stack.callback(_close, events)
             samples = folder.appended(folder.samples)
             stack.callback(_close, samples)
-            since = last_moment(folder) if request.text is None else None
-            kernel = stack.enter_context(KernelLog(since=since))
+            kernel = stack.enter_context(KernelLog(since=last_moment(folder) if resumes else None))
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
             run = client.start_burnin(
-                work.text, work.gpus or None, fail_fast=work.fail_fast, bound=True, done=work.done
+                wanted.plan or "",
+                wanted.gpus or None,
+                fail_fast=wanted.fail_fast,
+                bound=True,
+                done=wanted.done,
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
-            if request.text is None:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, _present_settings(client, request, work.gpus), before)
+            if resumes:  # only now, since a refused run leaves its folder as it was
+                reopen(folder, _present_settings(client, request, wanted.gpus), before)
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel, count_lines(folder.samples)).write
-            sampler = Sampler(client, run.gpus, work.plan.seconds, write)
+            sampler = Sampler(client, run.gpus, seconds, write)
             sampler.start()
             try:
                 for event in until_end(client, stream, run.id):
@@ -164,67 +128,74 @@ def record_run(
     return not (before.stuck or after.stuck)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """The plan of a run, and what was done of it before."""
+def _completed(request: RunRequest, before: CountersResult, stack: ExitStack) -> RunRequest:
+    """Lock the folder of a run; of one to go on with, add its plan and what was done of it.
 
-    plan: Plan
-    text: str
-    gpus: tuple[str, ...]
-    done: Mapping[str, EarlierWork]
-    fail_fast: bool
+    Args:
+        request: What to run.
+        before: The GPUs as they are now.
+        stack: Releases the folder; that of a new run is removed if nothing was started.
 
-    @classmethod
-    def of(cls, request: RunRequest, before: CountersResult, stack: ExitStack) -> _Work:
-        """Lock the folder of a run, and load what is to be done.
+    Raises:
+        ConfigError: The folder has a run already, or one that cannot be resumed.
+    """
+    folder = request.run_folder
+    if request.plan is not None:
+        stack.enter_context(new_run(folder))
+        return request
+    stack.enter_context(folder.locked())  # first: another process may still add to it
+    now = datetime.now().astimezone()
+    plan, done = earlier_work(folder, now, before.counters, request.thresholds)
+    began_so = any(value["key"] == "fail-fast" for value in begun_with(folder))
+    return replace(
+        request,
+        plan=plan_toml(plan),
+        gpus=tuple(done),
+        done=done,
+        fail_fast=request.fail_fast or began_so,
+    )
 
-        Args:
-            request: What to run.
-            before: The GPUs as they are now.
-            stack: Releases the folder; that of a new run is removed if nothing was started.
 
-        Raises:
-            ConfigError: The folder has a run already, or one that cannot be resumed.
-        """
-        folder = request.folder
-        if request.text is not None:
-            plan = parse_plan(parse_toml(request.text, "the plan"), "the plan")
-            stack.enter_context(new_run(folder))
-            fail_fast = request.fail_fast
-            return cls(
-                plan=plan, text=request.text, gpus=request.gpus, done={}, fail_fast=fail_fast
-            )
-        stack.enter_context(folder.locked())  # first: another process may still add to it
-        now = datetime.now().astimezone()
-        plan, burnins = earlier_work(folder, now, before.counters, request.thresholds)
-        done = {
-            uuid: EarlierWork(phase=burnin.phase, work=burnin.current)
-            for uuid, burnin in burnins.items()
-        }
-        fail_fast = request.fail_fast or any(
-            value["key"] == "fail-fast" for value in begun_with(folder)
-        )
-        text = plan_toml(plan)
-        return cls(plan=plan, text=text, gpus=tuple(done), done=done, fail_fast=fail_fast)
+def _prepare(
+    client: Client, request: RunRequest, wanted: RunRequest, before: CountersResult
+) -> None:
+    """Write what a new run begins with, or check that the daemon can go on with the run.
+
+    Raises:
+        ConfigError: It cannot be written, or the work would be another.
+    """
+    settings = _present_settings(client, request, wanted.gpus)
+    if request.plan is None:
+        check_settings(request.run_folder, client.status().daemon.version, settings)
+        return
+    selected = _is_selection(client, request, before)
+    prepare(
+        *(request.run_folder, plan_of(request), before, settings, _of_header(request)),
+        simulated=request.simulated is not None,
+        beside={"selected": selected, **_beside(request, before)},
+    )
 
 
 def _of_header(request: RunRequest) -> dict[str, Any]:
     """Collect what the header of a run has beside its plan; see ``prepare``."""
     thresholds = None if request.thresholds is None else asdict(request.thresholds)
-    wanted = request.expectation
+    text, source = request.expectation, request.expected_by
     return {
-        "confirmed_faulty": dict(request.confirmed),
+        "confirmed_faulty": confirmed_faulty(Path(request.state)),
         "thresholds": thresholds,
-        "expectation": {"source": wanted.source, "text": wanted.text} if wanted.text else None,
+        "expectation": {"source": source, "text": text} if text else None,
     }
 
 
 def _beside(request: RunRequest, before: CountersResult) -> dict[str, Any]:
     """Collect what is recorded beside the counters before a run; see ``prepare``."""
-    simulated, acknowledged = request.simulated, request.acknowledged
-    faults = [] if simulated is not None else faults_since_boot(before.counters, acknowledged)
+    simulated, state = request.simulation, Path(request.state)
+    text, faults = request.expectation, []
+    counts = bool(text) and parse_expectation(text, request.expected_by).gpus is not None
+    if simulated is None:
+        faults = faults_since_boot(before.counters, acknowledged_at(state))
     return {
-        "known": dict(request.known),
+        "known": known_gpus(state) if counts else {},
         "host_before": asdict(read_host(simulated)),
         "pci_paths": read_pci_paths(simulated),
         "unacknowledged": faults,
@@ -280,7 +251,7 @@ def recorded_settings(
         "fail-fast": "on" if request.fail_fast else "",
         "strict": "on" if request.strict else "",
         "thresholds": "" if request.thresholds is None else request.thresholds.origin,
-        "expect": request.expectation.source,
+        "expect": request.expected_by,
     }
     for key, value in asked.items():
         if value:

@@ -26,13 +26,13 @@ from sentinel.burnin.record import (
 )
 from sentinel.burnin.xids import LogParser, XidEvent
 from sentinel.client.client import Client
-from sentinel.core.step import Event
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import SentinelError
+from sentinel.host.event_lines import Sink
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
 from sentinel.protocol.counters import Counters
-from sentinel.supervisor.event_log import Sink
+from sentinel.protocol.events import Event
 
 #: The samples that come as events of the daemon, by their kind.
 MEASURED = {

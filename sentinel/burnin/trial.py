@@ -17,7 +17,8 @@ import psutil
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.checks.workload_checks import HostUse, TrialEvidence
-from sentinel.burnin.run import RunRequest, record_run
+from sentinel.burnin.request import RunRequest
+from sentinel.burnin.run import record_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.client import Client, GpuStatus, connect
 from sentinel.client.event_stream import EventInfo
@@ -39,7 +40,6 @@ from sentinel.errors import (
 )
 from sentinel.host import simulation
 from sentinel.protocol.gpu import Gpu
-from sentinel.supervisor.discovery import Options
 
 #: Settings of a trial: quicker than those of a daemon, because a user waits, and delays are what a
 #: trial has to find. A warm GPU must not slow down the workload under test.
@@ -107,10 +107,11 @@ def run_trial(
     with temporary_folder() as (temporary, _), watcher.signals():
         folder = RunFolder(path=temporary / "run")
         run = RunRequest(
-            folder=folder,
-            text=plan_toml(plan),
+            folder=str(folder.path),
+            plan=plan_toml(plan),
             gpus=(request.gpu.uuid,),
-            simulated=None if request.simulate is None else simulation.default_folder(),
+            state=str(temporary),
+            simulated=None if request.simulate is None else str(simulation.default_folder()),
         )
         clean = record_run(run, partial(_daemon, request), watcher.begin, on_event=watcher.take)
         record = read_run(folder).records[request.gpu.uuid]
@@ -296,7 +297,7 @@ def usable_gpu(
         SentinelError: No GPU can be selected, or the daemon refuses.
     """
     given = from_flags({"gpus": selector} if selector is not None else {})
-    rows = survey(Options(config=build_config(given), simulate=simulate))
+    rows = survey(build_config(given), simulate=simulate)
     client = connect(simulated=None if simulate is None else simulation.default_folder())
     managed = _managed(client, simulated=simulate is not None)
 

@@ -192,15 +192,12 @@ def _too_short(record: GpuRecord, plan: Plan, results: Iterable[CheckResult] = (
 def _unknown(record: GpuRecord) -> list[str]:
     """Describe what a PASS would have to know."""
     found = []
-    if not any(int(phase.work.get("checks", 0)) for phase in record.phases):
+    if not any(phase.work.checks for phase in record.phases):
         found.append("no result was checked")
     found += [
         f"phase {phase.phase.name} checked nothing"
         for phase in record.phases
-        if phase.complete
-        and phase.phase.checked
-        and not int(phase.work.get("checks", 0))
-        and not found
+        if phase.complete and phase.phase.checked and not phase.work.checks and not found
     ]
     if record.before is None:
         found.append("its counters before the run are not known")
@@ -227,7 +224,7 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
     Without a phase that is not mandatory there is a verdict if the GPU could not do it, and none if
     the run was cut short before.
     """
-    given_up = phase.work.get("given_up")
+    given_up = phase.work.given_up
     if phase.complete or (given_up is not None and not phase.phase.mandatory):
         return None
     name, asked = phase.phase.name, phase.phase

@@ -98,7 +98,7 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
         what, meant = _extra_words(what, context.command, list(arguments))
     if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
-            from sentinel.burnin.checks.node_checks import nagios_unknown  # slow to import
+            from sentinel.burnin.checks.node_formats import nagios_unknown  # slow to import
 
             print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)

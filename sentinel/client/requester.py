@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -53,8 +54,8 @@ T = TypeVar("T")
 WAIT_S = 30.0
 
 #: How often a lost request is sent again, and the pause before, in seconds; the daemon keeps its
-#: place for LEASE_S.
-_MAX_RETRIES, _RETRY_PAUSE_S = 5, 0.5
+#: place for LEASE_S. A connection that lasted so long was not lost to a failure that repeats.
+_MAX_RETRIES, _RETRY_PAUSE_S, _LASTING_S = 5, 0.5, 30.0
 
 #: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
 Gpus = Sequence[str | int] | str | int
@@ -67,8 +68,6 @@ class Verbs:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
     ) -> dict[str, Any]:
         """Send any request, and parse the JSON object of the response.
-
-        Fields of the body that are None are left out.
 
         Raises:
             SentinelError: As for every verb; one of the types in :mod:`sentinel.errors`.
@@ -86,27 +85,35 @@ class Verbs:
     ) -> T:
         """Send a request, and decode the response into a ``kind``.
 
+        Fields of the body that are None are left out.
+
         Raises:
             SentinelError: As for every verb.
         """
-        return decode(kind, self.request(method, path, body, wait=wait))
+        given = body and {name: value for name, value in body.items() if value is not None}
+        return decode(kind, self.request(method, path, given, wait=wait))
 
     def put(self, kind: type[T], path: str, body: Mapping[str, Any], *, wait: float) -> T:
         """Send a request that waits, again if the daemon's API process ends meanwhile.
 
-        A PUT changes nothing if it has been executed before, and continues at its place.
+        A PUT changes nothing if it has been executed before, and continues at its place. Fields of
+        the body that are None are sent as null.
 
         Raises:
             SentinelError: As for every verb.
         """
-        deadline, left = time.monotonic() + wait, wait
-        for _ in range(_MAX_RETRIES):
+        deadline, left, retries = time.monotonic() + wait, wait, 0
+        while True:
+            began = time.monotonic()
+            limit = {"wait_s": None if math.isinf(left) else left}
             try:
-                return self.fetch(kind, "PUT", path, {**body, "wait_s": left}, wait=left)
+                return decode(kind, self.request("PUT", path, {**body, **limit}, wait=left))
             except ConnectionLostError:
+                retries = 1 if time.monotonic() - began > _LASTING_S else retries + 1
+                if retries > _MAX_RETRIES:
+                    raise
                 time.sleep(_RETRY_PAUSE_S)
                 left = max(0.0, deadline - time.monotonic())
-        return self.fetch(kind, "PUT", path, {**body, "wait_s": left}, wait=left)
 
 
 class Requester(Verbs):
@@ -128,8 +135,7 @@ class Requester(Verbs):
         if wait > self._timeout:
             # A daemon that answers nothing at all must not cost the whole wait.
             send(self.address, "GET", "/v1/status", None, self._timeout)
-        given = body and {name: value for name, value in body.items() if value is not None}
-        response = send(self.address, method, path, given, self._timeout + wait)
+        response = send(self.address, method, path, body, self._timeout + wait)
         version = response.get("schema_version")
         if version != SCHEMA_VERSION:
             raise ServiceError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import socket
 import struct
@@ -47,6 +48,8 @@ _UCRED = struct.Struct("iII")
 
 #: The pause between attempts to connect while the daemon's backlog is full.
 _CONNECT_RETRY_S = 0.02
+#: The longest time for a TCP connection; the kernel gives up after about two minutes.
+_MAX_CONNECT_S = 300.0
 #: The time for the daemon's backlog to have room.
 _CONNECT_TIMEOUT_S = 2.0
 
@@ -70,8 +73,8 @@ class _DeadlineSocket(socket.socket):
     #: Of the monotonic clock.
     deadline = 0.0
 
-    def remaining_s(self) -> float:
-        """Compute the time until the deadline.
+    def remaining_s(self) -> float | None:
+        """Compute the time until the deadline; None if that is infinite, as for ``settimeout``.
 
         Raises:
             TimeoutError: The deadline has passed.
@@ -79,7 +82,7 @@ class _DeadlineSocket(socket.socket):
         remaining = self.deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        return remaining
+        return None if math.isinf(remaining) else remaining
 
     def postpone(self, timeout: float) -> None:
         """Move the deadline to ``timeout`` seconds from now."""
@@ -135,7 +138,7 @@ def _exchange(
 def _connect(address: Address, deadline: float) -> _DeadlineSocket:
     if not address.host:
         return _connect_unix(address.socket, deadline)
-    remaining = max(deadline - time.monotonic(), 0.001)
+    remaining = min(max(deadline - time.monotonic(), 0.001), _MAX_CONNECT_S)
     with socket.create_connection((address.host, address.port), remaining) as plain:
         sock = _DeadlineSocket(fileno=plain.detach())
     sock.deadline = deadline

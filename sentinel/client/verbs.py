@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TypeVar
+from types import EllipsisType
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
@@ -184,7 +186,9 @@ class AllocationVerbs(Verbs):
             TimedOutError: The memory was not free in time; nothing is allocated.
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
-        body = {"gpu": str(gpu), "size": _size_bytes(size), "pid": pid}
+        body: dict[str, Any] = {"gpu": str(gpu), "size": _size_bytes(size)}
+        if pid is not None:
+            body["pid"] = pid
         made = self.put(api_types.AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
         return made.ended_by(lambda: self._end_same(made))
 
@@ -261,6 +265,9 @@ OnWait = Callable[[api_types.ReservationInfo], object]
 _PATH_RESERVATIONS = "/v1/reservations"
 #: How often the place in the queue is read, in seconds.
 _WATCH_EVERY_S = 1.0
+#: When a place that stays the same is reported again: after as long as the wait so far, in these
+#: bounds.
+_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
 
 
 class ReservationVerbs(Verbs):
@@ -278,8 +285,9 @@ class ReservationVerbs(Verbs):
         self,
         gpus: Gpus,
         *,
+        among: Gpus | None = None,
         reason: str = "",
-        seconds: float | None = None,
+        seconds: float | EllipsisType | None = ...,
         wait: float = WAIT_S,
         bound: bool = False,
         on_wait: OnWait | None = None,
@@ -288,31 +296,41 @@ class ReservationVerbs(Verbs):
 
         While too few GPUs are available, the request waits in a queue: first come, first served.
         The result is a context manager: the reservation ends with its ``with`` block. Without a
-        block it lasts until :meth:`cancel_reservation`.
+        block it lasts until :meth:`cancel_reservation`, for ``seconds``, or while this process
+        runs, if it is ``bound``.
 
         Args:
             gpus: The GPUs, or their number.
+            among: The GPUs from which that number is taken; the default is all.
             reason: Shown to other users.
-            seconds: The maximum duration; the default is no limit.
-            wait: Seconds until enough GPUs must be available and free; 0 does not wait.
+            seconds: The maximum duration, or None for no limit; required unless ``bound``.
+            wait: Seconds until enough GPUs must be available and free; 0 does not wait,
+                ``math.inf`` waits without a limit.
             bound: End the reservation with this process at the latest, even if that is killed; not
                 over TCP.
-            on_wait: Called in another thread with the place in the queue after a second, and when
-                it has changed.
+            on_wait: Called in another thread with the request after a second, when its place in the
+                queue has changed, and every one to ten minutes. The place is 0 once it has GPUs
+                that are not free yet.
 
         Raises:
             NoSuchGpuError: A GPU does not exist.
             ConflictError: The GPUs are not available; names their holders.
+            ConfigError: Nothing ends the reservation.
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
-        selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": selectors(gpus)}
         # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
-        body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
+        body: dict[str, Any] = {"reason": reason, "bound": bound}
+        if isinstance(gpus, int):
+            body["count"] = gpus
+        named = among if isinstance(gpus, int) else gpus
+        if named is not None:
+            body["gpus"] = selectors(named)
+        if not isinstance(seconds, EllipsisType):
+            body["seconds"] = seconds
+        path = f"{_PATH_RESERVATIONS}/{id_}"
         with self._watched(id_, on_wait if wait else None):
-            return self._with_end(
-                self.put(api_types.ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
-            )
+            return self._with_end(self.put(api_types.ReservationInfo, path, body, wait=wait))
 
     def cancel_reservation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
         """End a reservation.
@@ -334,8 +352,7 @@ class ReservationVerbs(Verbs):
 
         Args:
             id_: The id of the request.
-            on_wait: Called in another thread, at first and when the place has changed; None to read
-                nothing.
+            on_wait: As for :meth:`reserve`; None to read nothing.
         """
         if on_wait is None:
             yield
@@ -343,13 +360,20 @@ class ReservationVerbs(Verbs):
         over = threading.Event()
 
         def watch() -> None:
-            place = 0
+            place, began = -1, time.monotonic()
+            repeat_at = began
             while not over.wait(_WATCH_EVERY_S):
                 request = None
                 with contextlib.suppress(SentinelError):  # the request itself has the error
-                    request = next((queued for queued in self.queue() if queued.id == id_), None)
-                if request is not None and request.place != place and not over.is_set():
+                    listed = self._listed()
+                    known = (*listed.queue, *listed.reservations)
+                    request = next((found for found in known if found.id == id_), None)
+                if request is None or over.is_set():
+                    continue
+                now = time.monotonic()
+                if request.place != place or now >= repeat_at:
                     place = request.place
+                    repeat_at = now + min(max(now - began, _MIN_REPEAT_S), _MAX_REPEAT_S)
                     on_wait(request)
 
         # A daemon thread: it may be in a request when the wait is over.

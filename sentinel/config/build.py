@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -21,6 +22,9 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 #: The keys of the targets of a load, and the workload that computes nothing.
 LOAD = ("util.target", "power", "duty")
 _WITHOUT_LOAD = "hold"
+
+#: A zero with or without a unit, which some settings do not allow.
+_ZERO = re.compile(r"0+(?:\.0+)?[A-Za-z%°]*")
 
 #: The keys of settings that must increase in this order.
 _ASCENDING = (
@@ -175,10 +179,16 @@ def _values(given: Iterable[Given], report: Callable[[ConfigError], None]) -> di
 def _parse(setting: Setting, given: Given) -> Any:
     """Parse the value of one setting and check its limits; None, for ``off``, has no limits."""
     form = setting.form
-    value = parse_given(form.parse, given.text, given.source)
+    allowed = f"allowed is from {form.least} to {form.most}" if form.least else ""
+    try:
+        value = form.parse(given.text)
+    except ValueError as error:
+        if not _ZERO.fullmatch(given.text.strip()) or (setting.default and not allowed):
+            raise ConfigError(f"{given.source}: {error}") from error
+        out = f"{given.source}: {given.text!r} is out of range"
+        raise ConfigError(out, allowed or f"leave {setting.flag} out for the default") from error
     if value is None or form.least is None or form.most is None:
         return value
     if not form.parse(form.least) <= value <= form.parse(form.most):
-        allowed = f"allowed is from {form.least} to {form.most}"
         raise ConfigError(f"{given.source}: {given.text!r} is out of range", allowed)
     return value

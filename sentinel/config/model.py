@@ -31,13 +31,14 @@ from sentinel.config.setting import (
 )
 from sentinel.config.specs import parse_driver
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.units import parse_duration, parse_size, parse_size_or_zero
+from sentinel.units import parse_duration, parse_duration_or_zero, parse_size, parse_size_or_zero
 
 _USER = Form(parse=str, metavar="USER")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
 _DRIVER = Form(parse=parse_driver, metavar="NAME[:key=value,...]", trusted=True)
 _DURATION = Form(parse=parse_duration, metavar="TIME")
+_DURATION_OR_ZERO = Form(parse=parse_duration_or_zero, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
 _FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
 _GPUS = Form(parse=parse_gpus, metavar="GPU,...", many=True)
@@ -177,9 +178,9 @@ class Config(ServiceSettings):
     )
     idle_wait: float = gpu_setting(
         "Start only on a GPU that was idle for this long without interruption.",
-        _DURATION,
+        _DURATION_OR_ZERO,
+        "0",
         key="idle.wait",
-        unset=0.0,
     )
     idle_gate: str = setting(
         "Start on each GPU as soon as it is idle, or only when all GPUs are.",
@@ -368,17 +369,8 @@ class Config(ServiceSettings):
 
     #: Decide, but start no stressor.
     dry_run: bool = False
-    #: Start with all GPUs paused: occupy nothing until an operator resumes them.
-    paused: bool = False
-    #: Occupy a GPU only for a burn-in that a client asks for; ``run_for`` counts from its start.
-    burnin_only: bool = False
-    #: Publish an event whenever another rule decides about a GPU.
-    explain: bool = False
-    #: What each GPU does instead of one workload for ever, and whether it begins that again.
+    #: What each GPU does instead of one workload for ever.
     plan: Plan | None = None
-    repeat: bool = False
-    #: A GPU on which an error was found does no more of the plan.
-    fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Config] = field(default_factory=dict)
     #: The same without sessions and the burn-in of a client, which end.

@@ -157,7 +157,8 @@ def parse_duty(text: str) -> Duty:
     except ValueError:
         duty = Duty(on=0.0, off=0.0)
     if min(duty.on, duty.off) < _MIN_PHASE_S:
-        message = f"{text!r} is not a duty cycle; write two durations of 1s or more, such as 30m/5m"
+        form = "two durations with their units, of 1s or more, such as 30m/5m"
+        message = f"{text!r} is not a duty cycle; write {form}"
         raise ValueError(message)
     return duty
 

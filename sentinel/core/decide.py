@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core import child_facts, faults, health, lifecycle, newcomer, pace_controller
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.gpu_step import step_gpu
 from sentinel.core.node import (
-    burnin,
-    burnin_commands,
     commands,
     daemon,
     grants,
@@ -146,12 +145,10 @@ _RULES: tuple[Rule, ...] = (
     sessions.expire,
     commands.apply,
     burnin.advance,
-    burnin_commands.report_measurements,
     commands.expire_pauses,
     grants.expire,
     daemon.follow,
-    burnin.cut_short,
-    burnin_commands.settle,
+    burnin.settle,
     on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
     # The serving processes, and what clients have.
     serving_processes.step_api,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
@@ -24,6 +24,7 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 from sentinel.protocol.views import Allocation, GpuFault, GpuHealth, VerifiedWork
+from sentinel.protocol.xids import OwnEnd as OwnEnd  # noqa: PLC0414 - part of the state
 
 
 class EvidenceKind(StrEnum):
@@ -358,15 +359,6 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnEnd:
-    """The end that Sentinel gave one of its processes: by a kill, or by asking it to end."""
-
-    pid: int
-    #: When it was killed or asked, or shortly before its exit.
-    at: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class XidWindow:
     """The time in which the XIDs of a GPU were watched without a break."""
 
@@ -411,6 +403,8 @@ class GpuState:
     #: The share of busy time that the GPU's health allows.
     health_pace: float = 1.0
     pause: Pause | None = None
+    #: When the last pause ended.
+    resumed: float = float("-inf")
     #: When the occupancy or the stressor last changed its state.
     changed: float = 0.0
     #: The latest that was read.

@@ -13,15 +13,7 @@ from sentinel.core.attribution import foreign_memory
 from sentinel.core.gpu_state import GpuState, HealthState, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step, gpu_event
-from sentinel.protocol.views import GpuHealth, HealthCause
-
-#: The share of full speed that each level allows: from the GPU Management System's table of states.
-MULTIPLIERS = {
-    GpuHealth.OPTIMAL: 1.0,
-    GpuHealth.NORMAL: 0.8,
-    GpuHealth.THROTTLED: 0.5,
-    GpuHealth.CRITICAL: 0.0,
-}
+from sentinel.protocol.views import MULTIPLIERS, GpuHealth, HealthCause
 
 #: NVML's reason for clocks that hardware outside the GPU, such as the power supply, has reduced "by
 #: a factor of 2 or more" (nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown).

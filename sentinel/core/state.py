@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.model import Config
-from sentinel.core.burnin_progress import BurninRun
+from sentinel.core.burnin.progress import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.observation import Observation
 from sentinel.core.step import Action, Event, Step
@@ -79,13 +79,28 @@ class Shutdown:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What the command that starts a supervisor orders beside its settings; fixed while it runs."""
+
+    #: Start with all GPUs paused: occupy nothing until an operator resumes them.
+    paused: bool = False
+    #: Occupy a GPU only for a burn-in that a client asks for; ``run_for`` counts from its start.
+    burnin_only: bool = False
+    #: Begin the plan of the settings again whenever a GPU has done it.
+    repeat: bool = False
+    #: Publish an event whenever another rule decides about a GPU.
+    explain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything that the supervisor knows."""
 
     gpu_states: Mapping[str, GpuState]
     #: The configuration in effect.
     config: Config
-    #: It is new, and no GPU has been judged by it.
+    orders: Orders = field(default_factory=Orders)
+    #: The configuration is new, and no GPU has been judged by it.
     unjudged: bool = False
     started: float
     probe: Probe

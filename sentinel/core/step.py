@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from sentinel.core.gpu_state import Busy, GpuState
 from sentinel.protocol.commands import CommandReply, ReloadConfig
+from sentinel.protocol.events import Event as Event  # noqa: PLC0414 - part of a step
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import Progress, StressorCommand, StressorGroup
@@ -108,18 +109,6 @@ def rank(action: Action) -> int:
             return 2
         case Start():
             return 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that happened, under a dotted name that is public API."""
-
-    name: str
-    at: float
-    #: The UUID of the GPU; None for an event about the node.
-    gpu: str | None = None
-    #: JSON values only.
-    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 S = TypeVar("S")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.config.model import Config
 from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.node import starts
@@ -13,6 +14,7 @@ from sentinel.core.observation import Observation, ProbeFacts
 from sentinel.core.occupancy import Ruling
 from sentinel.core.state import Probe
 from sentinel.errors import EndedEarlyError
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.supervisor.bootstrap import HostClock
@@ -58,13 +60,20 @@ def inventory(options: Options) -> Found:
         return found
 
 
-def survey(options: Options) -> tuple[Survey, ...]:
+def survey(
+    config: Config, given: tuple[Given, ...] = (), *, simulate: int | None = None
+) -> tuple[Survey, ...]:
     """Read every GPU once and decide, without acting on the decision.
+
+    Args:
+        config: The settings.
+        given: All of them as they were given, with those for single GPUs.
+        simulate: The number of simulated GPUs, or None for real ones.
 
     Raises:
         SentinelError: As for :func:`supervise`, except for the locks.
     """
-    found, readings, _ = read_once(options)
+    found, readings, _ = read_once(Options(config=config, given=given, simulate=simulate))
     return tuple(_verdicts(found, readings))
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sentinel.burnin.checks.node_checks import PASSED, proven_fault
+from sentinel.burnin.checks.node_report import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, run_tool
 from sentinel.fleet.run_folder import FleetFolder, write_shared

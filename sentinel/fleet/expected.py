@@ -8,7 +8,7 @@ from functools import cache
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, worst_first
 from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
-from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.burnin.checks.node_report import MOMENT
 from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.errors import ConfigError
 from sentinel.fleet.node_result import GpuCounters, GpuResult, NodeResult

@@ -8,26 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
-    above,
-    below,
     by_limits,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.golden_checks import by_key, judge_checksums
-from sentinel.burnin.checks.peer_checks import (
+from sentinel.burnin.checks.peers import (
     MIN_DEVIATION,
     MIN_PEERS,
-    RATE_LIMITS,
-    RATE_SOURCE,
     Peers,
     judge_rate,
     judge_temperature,
@@ -188,14 +181,9 @@ def node_rate(gpus: Iterable[GpuResult]) -> float | None:
 
 #: All checks of a fleet.
 CHECKS = Table()
-check = CHECKS.check
 
 _FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
 _FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
-_PEER_SOURCE = f"as rate.peers: {RATE_SOURCE}"
-_COUNTER_SOURCE = (
-    f"{basis.OWN}: five standard deviations; of counts, at least the root of the median"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,30 +258,18 @@ def _settings_of(result: NodeResult, is_expected: IsExpected) -> Iterator[tuple[
 # --- GPUs ------------------------------------------------------------------------------------
 
 
-@check(
-    "fleet.golden",
-    source=f"as golden.peers: {basis.SAME_BITS}; the majority is right",
-    do=basis.isolate("remove what this GPU has recorded in its node's file."),
-    unit="wrong",
-    fail=above(0),
-)
+@CHECKS.check("fleet.golden")
 def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """It computes the golden checksums of the other GPUs of its model.
-
-    Reads the checksums of the references of all GPUs of the fleet.
-    """
+    """Compare the golden checksums with those of the fleet."""
     own = by_key(evidence.gpu.golden_checksums)
     if not own:
         return untested("no checksum was computed, or the report is older than version 1.2")
     return judge_checksums(own, evidence.votes, evidence.stored, limits)
 
 
-@check("fleet.rate", source=_PEER_SOURCE, do=basis.SLOW, unit="of the median", limits=RATE_LIMITS)
+@CHECKS.check("fleet.rate")
 def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as equal GPUs of the fleet.
-
-    Reads the median rate of the steady phase.
-    """
+    """Compare the rate with that of equal GPUs."""
     peers, own = evidence.group.usual[RATE], evidence.gpu.steady(RATE)
     if peers is None:
         return not_applicable(_FEW)
@@ -306,18 +282,9 @@ def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return judge_rate(own, peers, limits, "its maximum clock is lower" if lower else "")
 
 
-@check(
-    "fleet.temperature",
-    source=f"{basis.OWN}; more than load.temperature_spread, since the air of racks differs",
-    do=basis.HOT,
-    unit="C above the median",
-    warn=above(15),
-)
+@CHECKS.check("fleet.temperature")
 def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """The GPU is not much hotter than equal GPUs of the fleet.
-
-    Reads the median temperature of the steady phase.
-    """
+    """Compare the temperature with that of equal GPUs."""
     peers, own = evidence.group.usual[HEAT], evidence.gpu.steady(HEAT)
     if peers is None:
         return not_applicable(_FEW)
@@ -326,6 +293,7 @@ def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return judge_temperature(own, peers, limits)
 
 
+@CHECKS.rule("counted")
 def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
     """Judge a counter that most GPUs have near zero, where a ratio has no meaning."""
     peers, own = evidence.group.counters.get(name), COUNTED[name](evidence.gpu)
@@ -338,52 +306,12 @@ def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
     return by_limits(round((own - peers.median) / deviation, 1), limits, text)
 
 
-_count_above = CHECKS.like(source=_COUNTER_SOURCE, unit="standard deviations", warn=above(5))
-
-
-@_count_above("fleet.ecc_corrected", do=basis.WATCH)
-def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """No more new correctable errors than on equal GPUs.
-
-    Reads nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE).
-    """
-    return _count(evidence, limits, "ecc_corrected")
-
-
-@_count_above("fleet.ecc_corrected_lifetime", do=basis.WATCH)
-def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """No more correctable errors in the card's life than on equal GPUs.
-
-    Reads nvmlDeviceGetTotalEccErrors(CORRECTED, AGGREGATE).
-    """
-    return _count(evidence, limits, "ecc_corrected_lifetime")
-
-
-@_count_above("fleet.pcie_replays", do=basis.REPLAYS)
-def _fleet_pcie_replays(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """No more retransmissions on PCIe than on equal GPUs.
-
-    Reads nvmlDeviceGetPcieReplayCounter.
-    """
-    return _count(evidence, limits, "pcie_replays")
-
-
 # --- nodes -----------------------------------------------------------------------------------
 
 
-@check(
-    "fleet.node_rate",
-    source=f"{basis.OWN}: the median of eight cards differs by 1 %, since cards do by 2.3 %",
-    do=basis.compare("compare its power supply, its cooling and its settings with the others."),
-    unit="of the median",
-    fail=below(0.94),
-    warn=below(0.96),
-)
+@CHECKS.check("fleet.node_rate")
 def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
-    """The node is as fast as nodes of equal hardware.
-
-    Reads the median of its GPUs' median rates of the steady phase.
-    """
+    """Compare the median rate of the node's GPUs with equal nodes."""
     peers, own = evidence.group.usual[NODE_RATE], node_rate(evidence.gpus)
     if peers is None:
         return not_applicable(_FEW_NODES)
@@ -392,39 +320,17 @@ def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
     return judge_rate(own, peers, limits, "")
 
 
-@check(
-    "fleet.gpus",
-    source=f"{basis.OWN}: a GPU that left the PCI bus is in no list of its node",
-    do=Action(
-        Severity.TRIAGE,
-        "CHECK_MECHANICALS: count the cards; look for XID 79 in the logs of the node.",
-    ),
-    unit="missing",
-    warn=above(0),
-)
+@CHECKS.check("fleet.gpus")
 def _fleet_gpus(evidence: NodeEvidence, limits: Limits) -> Judgement:
-    """The node has as many GPUs as nodes of equal hardware.
-
-    Reads the GPUs in the reports.
-    """
+    """Compare the number of GPUs with that of equal nodes."""
     usual, own = evidence.group.usual_gpus, len(evidence.gpus)
     if usual is None:
         return not_applicable("the nodes of this hardware differ, or are too few")
     return by_limits(max(0, usual - own), limits, f"{own} GPUs; most of such nodes have {usual}")
 
 
-@check(
-    "fleet.settings",
-    rule="warn for each of model, driver, power limit, VBIOS, ECC and persistence mode in which it"
-    " differs from most nodes, unless an expectation names it",
-    source=basis.OWN,
-    do=Action(Severity.CONFIG, "CONFIG: set the node as the others, or name what is expected."),
-    unit="differences",
-)
+@CHECKS.check("fleet.settings")
 def _fleet_settings(evidence: NodeEvidence, _: Limits) -> Judgement:
-    """The node is set as most of the others.
-
-    Reads the GPUs in the reports before their runs.
-    """
+    """Count the settings in which the node differs from most others."""
     status = Status.WARN if evidence.unlike else Status.PASS
     return Judgement(status=status, value=len(evidence.unlike), evidence="; ".join(evidence.unlike))

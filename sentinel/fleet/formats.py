@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from sentinel.burnin.checks import measures
-from sentinel.burnin.checks.peer_checks import Peers
+from sentinel.burnin.checks.peers import Peers
 from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet import report

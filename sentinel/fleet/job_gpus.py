@@ -250,7 +250,7 @@ def _reserve(client: Client, job: str, missing: Sequence[str], *, wait: float) -
     for number, attempt in enumerate(attempts):
         seconds = wait if number == 0 else min(wait, _SINGLE_WAIT_S)
         try:
-            client.reserve(attempt, reason=f"{REASON} {job}", wait=seconds)
+            client.reserve(attempt, reason=f"{REASON} {job}", seconds=None, wait=seconds)
         except NotRunningError:
             raise
         except SentinelError as error:

@@ -18,7 +18,7 @@ from sentinel.host.paths import (
     shared_folder,
     state_folder,
 )
-from sentinel.host.registry import DaemonRecord, read, read_all, records_folder
+from sentinel.host.registry import DaemonRecord, read, read_all, records_folder, why_not_linked
 from sentinel.host.regular_file import why_untrusted
 
 _CHOOSE = (
@@ -101,8 +101,8 @@ def last_location() -> Location:
 def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[DaemonRecord]:
     """List the daemons of this user that run, including one at the default paths without a link.
 
-    Where another user could have put the record of that one, it does not count: it could lead to a
-    socket of theirs.
+    Where no home can be written, none has a link: then that at the default paths of simulated GPUs
+    counts, too.
 
     Args:
         known: The records of this user.
@@ -110,9 +110,22 @@ def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[Daemon
     """
     running = [daemon for daemon in known if daemon.socket is not None and daemon.alive]
     if all(daemon.socket != str(usual.socket.absolute()) for daemon in running):
-        found = None if why_untrusted(usual.socket.parent) else read(usual.record)
-        running += [found] if found is not None and found.alive else []
-    return running
+        running += _running_at(usual)
+    if running or usual.named or why_not_linked(os.environ, os.getuid()) is None:
+        return running
+    from sentinel.host.simulation import default_folder  # slow to import, and seldom needed
+
+    return _running_at(places(os.environ, os.getuid(), default_folder().absolute()))
+
+
+def _running_at(where: Places) -> list[DaemonRecord]:
+    """Return the daemon that runs at these paths, if there is one.
+
+    Where another user could have put its record, it does not count: that could lead to a socket of
+    theirs.
+    """
+    found = None if why_untrusted(where.socket.parent) else read(where.record)
+    return [found] if found is not None and found.alive else []
 
 
 def list_daemons(simulated: Path | None = None) -> list[DaemonRecord]:

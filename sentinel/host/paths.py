@@ -150,12 +150,24 @@ def check_log(log: Path) -> None:
     remedy = "Name a file in another folder with --log-file."
     if log.exists() and not log.is_file():
         raise ConfigError(f"the log {log} cannot be written: it is no regular file", remedy)
-    folder = next(folder for folder in log.parents if os.path.lexists(folder))
-    if not folder.is_dir():
-        what = f"the folder {folder} cannot be created: a file of this name exists"
+    _check_trusted(check_creatable(log.parent, remedy), remedy)
+
+
+def check_creatable(folder: Path, remedy: str) -> Path:
+    """Check that a folder can be written, or created, and create nothing.
+
+    Returns:
+        The folder, or the one that exists and is nearest to it.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    nearest = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not nearest.is_dir():
+        what = f"the folder {nearest} cannot be created: a file of this name exists"
         raise ConfigError(what, remedy)
-    _check_trusted(folder, remedy)
-    _check_writable(folder, remedy)
+    _check_writable(nearest, remedy)
+    return nearest
 
 
 def check_length(socket: Path) -> None:
@@ -248,15 +260,26 @@ def _prepare(folder: Path, remedy: str) -> None:
     In /tmp, any user may have created it before, or a link to another folder of this user.
     """
     _make(folder, remedy)
-    there = folder.stat()
-    if there.st_uid != os.getuid():
-        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
-        raise ConfigError(what, f"Remove it. Or: {remedy}")
+    there = check_own(folder, f"Remove it. Or: {remedy}")
     others = stat.S_IWGRP | stat.S_IWOTH
     if there.st_mode & others:  # usually because of a wide umask
         folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
     _check_trusted(folder, remedy)
     _check_writable(folder, remedy)
+
+
+def check_own(folder: Path, remedy: str) -> os.stat_result:
+    """Refuse a folder of another user, and return its status.
+
+    Raises:
+        ConfigError: It belongs to another user.
+        OSError: It is missing, or cannot be read.
+    """
+    there = folder.stat()
+    if there.st_uid != os.getuid():
+        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
+        raise ConfigError(what, remedy)
+    return there
 
 
 def _make(folder: Path, remedy: str) -> None:

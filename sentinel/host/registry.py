@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sentinel.errors import AlreadyRunningError, ConfigError, SentinelError
-from sentinel.host.paths import Places, identity
+from sentinel.host.paths import Places, check_creatable, identity
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.host.regular_file import make_private, open_regular
 
@@ -81,16 +81,10 @@ class DaemonRecord:
 
 
 def describe_own(state: Path, **facts: str | int | None) -> DaemonRecord:
-    """Build the record of this process, with the given facts."""
+    """Build the record of this process, or of the one whose ``pid`` and ``started`` are facts."""
     own = own_stat()
-    return DaemonRecord(
-        pid=own.pid,
-        started=own.started,
-        uid=os.getuid(),
-        since=time.time(),
-        state=str(state),
-        **facts,  # type: ignore[arg-type]
-    )
+    known = {"pid": own.pid, "started": own.started, "uid": os.getuid(), **facts}
+    return DaemonRecord(since=time.time(), state=str(state), **known)  # type: ignore[arg-type]
 
 
 # --- the claim -------------------------------------------------------------------------------
@@ -274,6 +268,15 @@ def link(path: Path, folder: Path) -> bool:
         return False
     _drop_old(folder)
     return True
+
+
+def why_not_linked(environ: Mapping[str, str], uid: int) -> str | None:
+    """Return why no daemon of this user can be linked, or None if it can."""
+    try:
+        check_creatable(records_folder(environ, uid), "")
+    except ConfigError as error:
+        return error.what
+    return None
 
 
 @contextlib.contextmanager

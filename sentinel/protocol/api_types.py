@@ -249,7 +249,7 @@ class ReservationInfo(Held, ResponseModel):
     gpus: tuple[str, ...] = ()
     #: nvidia-smi's indices of the same GPUs; while it waits, of the named ones.
     indices: tuple[int, ...] = ()
-    #: How many GPUs.
+    #: How many GPUs; while it waits, of the named ones or of any.
     count: int = 0
     place: int = field(
         default=0, metadata=described("The place in the queue, from 1; 0 once it has its GPUs.")

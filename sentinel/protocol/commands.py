@@ -59,6 +59,10 @@ class Caller:
         return self.account == begun_by.account or self.level >= Level.ADMINISTER
 
 
+#: What a report counts besides its seconds, and a phase sums up.
+COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseWork:
     """What a GPU has done of one phase.
@@ -242,12 +246,14 @@ class ResumeGpus(_Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Reserve(_Command):
-    """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
+    """Keep GPUs free for a user: those that are named, or ``count`` of them or of all."""
 
     #: The client's. The same request again changes nothing and has the same answer.
     id: str
     reason: str
+    #: UUIDs; empty for all GPUs.
     gpus: tuple[str, ...] = ()
+    #: How many of them, those first that are freed most easily; 0 for each.
     count: int = 0
     #: How long, or None for ever.
     seconds: float | None = None

@@ -164,6 +164,11 @@ class Counters:
         return replace(self, failed=dict.fromkeys(READ_FIELDS, why))
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether it is of a simulated GPU."""
+        return self.driver == "simulated"
+
+    @property
     def why_unread(self) -> str | None:
         """Why nothing of this GPU could be read, or None if something was."""
         return next(iter(self.failed.values())) if self.failed.keys() >= set(READ_FIELDS) else None

@@ -1,4 +1,4 @@
-"""The types of events: the word, kind, sentence, description and fields of each, from events.toml.
+"""Events and their types: word, kind, sentence, description and fields of each, of events.toml.
 
 A sentence is a template:
 
@@ -17,7 +17,7 @@ import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,6 +31,18 @@ PERIODIC_EVENTS = frozenset({"gpu.status", "burnin.progress"})
 
 #: A field, up to the next line that begins with a name and a type.
 _FIELD = re.compile(r"^(\w+) \((.+?)\)(?::\s+(.+?))?\s*(?=^\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened, under a dotted name that is public API."""
+
+    name: str
+    at: float
+    #: The UUID of the GPU; None for an event about the node.
+    gpu: str | None = None
+    #: JSON values only.
+    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 class Kind(StrEnum):

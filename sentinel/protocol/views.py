@@ -54,7 +54,7 @@ class Reservation(_Grant):
     gpus: tuple[str, ...] = ()
     #: The GPUs that the client has named; empty for any.
     named: tuple[str, ...] = ()
-    #: How many GPUs.
+    #: How many of them.
     count: int
     reason: str
     #: How long it lasts from ``since`` on; None without a limit.
@@ -162,8 +162,13 @@ class GpuFault:
     remedy: str
 
 
-#: The multiplier of a THROTTLED GPU.
-_THROTTLED = 0.5
+#: The share of full speed that each level allows: from the GPU Management System's table of states.
+MULTIPLIERS = {
+    GpuHealth.OPTIMAL: 1.0,
+    GpuHealth.NORMAL: 0.8,
+    GpuHealth.THROTTLED: 0.5,
+    GpuHealth.CRITICAL: 0.0,
+}
 
 
 def is_throttled(multiplier: float) -> bool:
@@ -172,7 +177,7 @@ def is_throttled(multiplier: float) -> bool:
     The share of a NORMAL GPU is no reason: one under load may stay NORMAL, and work that waits for
     the end of a slowdown would wait forever.
     """
-    return multiplier <= _THROTTLED
+    return multiplier <= MULTIPLIERS[GpuHealth.THROTTLED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +193,10 @@ class BurninRunView:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
+
+
+#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
+FAULTY = "it is lost, or hangs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,15 @@ class Xid:
     source: str = CATALOG
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnEnd:
+    """The end that Sentinel gave one of its processes: by a kill, or by asking it to end."""
+
+    pid: int
+    #: When it was killed or asked, or shortly before its exit.
+    at: float
+
+
 def _load() -> dict[int, Xid]:
     """Load the XIDs by number, in ascending order."""
     text = (pkgutil.get_data("sentinel.protocol", "xids.toml") or b"").decode()

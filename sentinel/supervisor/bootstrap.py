@@ -20,9 +20,10 @@ from sentinel.core import decide
 from sentinel.core.gpu_state import Pause
 from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.status import Host
-from sentinel.core.state import Probe
-from sentinel.core.step import Event, gpu_fields
+from sentinel.core.state import Orders, Probe
+from sentinel.core.step import gpu_fields
 from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
@@ -32,13 +33,13 @@ from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
-from sentinel.protocol.events import DEBUG_EVENTS
+from sentinel.protocol.events import DEBUG_EVENTS, Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
-from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
+from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
@@ -144,7 +145,7 @@ def _supervise(
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
-            code, clean = _run(signals, found, locks, spec_for, event_log, api)
+            code, clean = _run(signals, found, options.orders, locks, spec_for, event_log, api)
         locks.release()
     return code, clean
 
@@ -221,6 +222,7 @@ def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink
 def _run(
     signals: Signals,
     found: Found,
+    orders: Orders,
     locks: GpuLocks,
     spec_for: Callable[[Callable[[], Config], Chooser], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
@@ -250,12 +252,12 @@ def _run(
     )
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
-    pause = Pause(since=now, by=_own_user()) if config.paused else None
+    pause = Pause(since=now, by=_own_user()) if orders.paused else None
     state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause))
     kept = restore(state, api.state_folder if api is not None else None)
     api_required = api is not None and api.required
     supervisor = Supervisor(
-        state=replace(kept.state, api_required=api_required),
+        state=replace(kept.state, api_required=api_required, orders=orders),
         parts=parts,
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from sentinel.core.node import sessions
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step
+from sentinel.core.step import Step
 from sentinel.host import registry, simulation
 from sentinel.host.log_file import BoundedOutput
 from sentinel.host.process_setup import check_file_size
 from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
+from sentinel.protocol.events import Event
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Options, Serve

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import registry, systemd
+from sentinel.host.event_lines import event_object
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
 from sentinel.host.process_setup import check_file_size, explain_exhaustion
 from sentinel.host.registry import running
 from sentinel.host.regular_file import open_regular
-from sentinel.supervisor.event_log import event_object
+from sentinel.protocol.events import Event
 from sentinel.units import format_exit
 
 #: The command of a daemon, before its flags.

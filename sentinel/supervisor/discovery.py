@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOBase
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
@@ -18,6 +18,7 @@ from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, read_
 from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
 from sentinel.core.observation import ProbeFacts
+from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
 from sentinel.host import simulation
 from sentinel.host.device_order import cuda_order_of_this_host
@@ -67,6 +68,7 @@ class Options:
     """The options of a run."""
 
     config: Config
+    orders: Orders = field(default_factory=Orders)
     #: All settings as they were given; those for single GPUs are not in ``config``.
     given: tuple[Given, ...] = ()
     #: How many GPUs to simulate, or None for real ones.

@@ -137,7 +137,9 @@ export class Card {
     // Other causes are no matter of the temperature: the notes and the details have them.
     const health = gpu.health_cause === "temperature" ? gpu.health : "";
     setText(load.value, percent(telemetry?.utilization ?? gpu.utilization));
-    setText(load.word, gpu.share !== null && gpu.share < 1 && gpu.stressor === "RUNNING" ? `target ${percent(gpu.share)}` : "");
+    const paced = gpu.share !== null && gpu.share < 1 && gpu.stressor === "RUNNING";
+    setText(load.word, paced ? `pace ${percent(gpu.share)}` : "");
+    load.tile.title = paced ? "Pace: the share of the time in which the stressor works, to reach its target" : "";
     setText(heat.value, degrees(gpu.temperature_c ?? telemetry?.temperature_c));
     setText(heat.word, health);
     heat.tile.title = health;

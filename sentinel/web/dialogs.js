@@ -51,12 +51,13 @@ export function prepare() {
     for (const seconds of DURATIONS_S) {
       const option = make("option", "", duration(seconds));
       option.value = String(seconds);
+      option.defaultSelected = option.value === choice.dataset.durations;
       choice.append(option);
     }
   }
 }
 
-const seconds = (form) => (form.get("seconds") ? { seconds: Number(form.get("seconds")) } : {});
+const seconds = (form) => (form.get("seconds") ? { seconds: JSON.parse(form.get("seconds")) } : {});
 
 /** Ask for the token; `onToken(token)` is done when the daemon has accepted it, which closes the dialog. */
 export function askToken(problem, onToken) {

@@ -2,7 +2,7 @@
 
 import { duration, indices, percent, processNames, size } from "./words.js";
 
-const CALLERS = { unix: "over the socket", tcp: "over TCP", signal: "by a signal", service: "by the API process" };
+const CALLERS = { unix: "by a client over unix", tcp: "by a client over tcp", signal: "by a signal", sentinel: "its process or its request has ended" };
 const CHOICE = /\[([^\]]*)\]/g;
 const FIELD = /\{(\w+)(?::(\w+))?(\?)?\}/g;
 
@@ -15,9 +15,9 @@ function bits(errors) {
 }
 
 function caller(by) {
-  if (by === null) return "expired";
+  if (by === null) return "its time has expired";
   if (by.user) return `by ${by.user}`;
-  return by.via === "unix" && by.uid !== null ? `by uid ${by.uid}` : CALLERS[by.via] ?? "";
+  return by.via === "unix" && by.uid !== null ? `by uid ${by.uid}` : CALLERS[by.via] ?? `by a client over ${by.via}`;
 }
 
 function gpus(all) {

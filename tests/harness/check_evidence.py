@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
+from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
 from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.run_folder import Former
 from sentinel.config.plan import Phase
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
 
@@ -269,13 +270,12 @@ class Run:
         steady = PhaseRecord(
             phase=STEADY,
             spans=[(0.0, 60.0)],
-            work={
-                "seconds": SECONDS,
-                "longest": 60.0,
-                "checks": self.checks,
-                "errors": 0,
-                "flops": self.tflops * 1e12 * SECONDS,
-            },
+            work=PhaseWork(
+                seconds=SECONDS,
+                longest=60.0,
+                checks=self.checks,
+                flops=self.tflops * 1e12 * SECONDS,
+            ),
             stretches=[(0.0, 60.0)] if self.steady else [],
             telemetry=[self._reading(sample, at) for at in seconds],
             reports=[Sample(at=at, values=work) for at in seconds],
@@ -283,13 +283,13 @@ class Run:
         memory = PhaseRecord(
             phase=MEMORY,
             spans=[(-9.0, -1.0)],
-            work={"passes": 1, "share": self.share, "checks": self.checks},
+            work=PhaseWork(covered={"0": 1}, patterns=1, share=self.share, checks=self.checks),
         )
         done = 0.0 if self.given_up else self.phase_of_links.seconds
-        work_of_links = {"given_up": self.given_up, "longest": done, "checks": self.checks}
+        work_of_links = PhaseWork(given_up=self.given_up, longest=done, checks=self.checks)
         links = PhaseRecord(phase=self.phase_of_links, work=work_of_links)
         links.links = self.links.samples() if self.links is not None else []
-        copy = PhaseRecord(phase=COPY, work={"seconds": COPY.seconds})
+        copy = PhaseRecord(phase=COPY, work=PhaseWork(seconds=COPY.seconds))
         if self.copy is not None:
             moved = {"seconds": 1.0, "flops": 0.0, "bytes": self.copy * 1e12}
             copy.stretches = [(0.0, 9.0)]

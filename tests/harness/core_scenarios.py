@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.config.model import Config
 from sentinel.core.attribution import attribute
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping
-from sentinel.core.state import State
+from sentinel.core.state import Orders, State
 from sentinel.core.step import Action, SendTo, Step
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
@@ -32,7 +32,8 @@ def served(gpus: int = 2, config: Config | None = None, *, checks: int = 0) -> W
         config: The settings.
         checks: How many results each stressor has checked.
     """
-    world = World(gpus=gpus, config=config or Config(), with_api=True)
+    orders = Orders(repeat=config is not None and config.plan is not None)
+    world = World(gpus=gpus, config=config or Config(), orders=orders, with_api=True)
     for fake in world.gpus.values():
         fake.checks = checks
     world.run(lambda: len(world.events("stressor.ready")) == gpus)

@@ -21,7 +21,8 @@ DECIDED, WRITTEN = "decided", "written"
 
 def main() -> int:
     from sentinel.cli.main import run_command_line
-    from sentinel.core.step import Event
+    from sentinel.host.event_lines import Sink
+    from sentinel.protocol.events import Event
     from sentinel.supervisor import bootstrap, event_log, loop
 
     point = os.environ.get("CRASH_POINT")
@@ -31,7 +32,7 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     class CrashingLog(event_log.EventLog):
-        def __init__(self, sinks: Sequence[event_log.Sink]) -> None:
+        def __init__(self, sinks: Sequence[Sink]) -> None:
             super().__init__([*sinks, lambda event: crash([event], WRITTEN)])
 
         def publish(self, events: Iterable[Event]) -> None:

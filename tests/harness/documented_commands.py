@@ -136,6 +136,7 @@ class Because:
 NOT_COMMANDS = {
     "event: changes": "a reply",
     "clients: command line, Python, web page, Prometheus": "a drawing",
+    "judge ────────▶ seam ◀──────── occupier": "a drawing",
     "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
     "after               25 ms              45 ms       75 ms                1 s"

@@ -15,8 +15,8 @@ from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.burnin.samples import Samples, sample
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.step import Event
 from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
+from sentinel.protocol.events import Event
 from tests.harness.check_evidence import HEALTHY
 
 BEGAN = 1000.0
@@ -224,7 +224,7 @@ class ExampleRun:
             "bytes": 4e12 * done if phase != STEADY else 0.0,
             "checks": 0 if phase == COPY else 1000,
             "errors": self.wrong.get(index, 0) if phase == STEADY else 0,
-            "covered": {},
+            "covered": {str(one): 2 for one in range(4)} if phase == MEMORY else {},
             "patterns": 4,
             "share": 0.88 if phase == MEMORY else None,
             "retained": None,

@@ -12,6 +12,7 @@ from sentinel.units import (
     format_scaled,
     format_size,
     parse_duration,
+    parse_duration_or_zero,
     parse_size,
     parse_size_or_zero,
 )
@@ -86,8 +87,7 @@ def test_what_is_no_size_is_no_zero(text: str) -> None:
     [
         ("25ms", 0.025),
         ("10s", 10.0),
-        ("90", 90.0),
-        ("0.5", 0.5),
+        ("0.5s", 0.5),
         ("5m", 300.0),
         ("2h", 7200.0),
         ("1h30m", 5400.0),
@@ -97,7 +97,7 @@ def test_what_is_no_size_is_no_zero(text: str) -> None:
         ("1m500ms", 60.5),
     ],
 )
-def test_a_duration_is_seconds_or_numbers_with_units(text: str, seconds: float) -> None:
+def test_a_duration_is_one_or_more_numbers_with_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
@@ -108,6 +108,22 @@ def test_a_malformed_duration_is_rejected_and_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration") as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"), [("90", "90s, 90m or 90h"), (" 0.5 ", "0.5s, 0.5m or 0.5h")]
+)
+def test_a_duration_without_a_unit_is_rejected_with_its_forms(text: str, forms: str) -> None:
+    for parse in (parse_duration, parse_duration_or_zero):
+        with pytest.raises(ValueError, match=f"has no unit; write {forms}$"):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0.0), (" 0 ", 0.0), ("0.0", 0.0), ("0s", 0.0), ("5m", 300.0)]
+)
+def test_a_duration_may_be_zero_where_that_is_allowed(text: str, seconds: float) -> None:
+    assert parse_duration_or_zero(text) == seconds
 
 
 @given(st.text())

@@ -33,12 +33,15 @@ from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import Allocation, GpuView
+from sentinel.protocol.views import GpuView
 
 #: The shortest span to search: not every second has a reading.
 _MIN_SPAN_S = 60
 
 T = TypeVar("T")
+
+#: The keys of the thresholds that count only with ``throttle.pace`` = ``full``.
+_OF_MEMORY = frozenset({"memory_optimal", "memory_normal", "memory_critical"})
 
 #: The beginning of all paths.
 PREFIX = "/api/gpu"
@@ -221,16 +224,18 @@ async def allocate(
     request: Request, context: ContextDep, by: By, body: compat_schemas.AllocateMemory
 ) -> Data[MemoryAllocated]:
     """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
-    gpu = context.views.one(str(body.gpu_id)).uuid
-    if context.views.grant(Allocation, body.allocation_id) is not None:  # a POST is no PUT
-        what = f"There is an allocation {body.allocation_id!r}."
-        raise ProblemError(Code.CONFLICT, what)
+    view, id_ = context.views.one(str(body.gpu_id)), body.allocation_id
+    gpu = view.uuid
+    # A POST is no PUT.
+    if compat_schemas.find_allocation(id_, (view,), context.views.host.allocations) is not None:
+        raise ProblemError(Code.CONFLICT, f"GPU {view.index} has an allocation {id_!r}.")
     size = max(1, round(body.required_mb * compat_schemas.MB))
     by = resolve_holder(by, body.pid)
-    work = allocate_memory(context, by, id_=body.allocation_id, gpu=gpu, size=size, wait_s=_WAIT_S)
+    own_id = compat_schemas.own_id(id_, view.index)
+    work = allocate_memory(context, by, id_=own_id, gpu=gpu, size=size, wait_s=_WAIT_S)
     allocated = await cancel_on_disconnect(request, work)
     data = MemoryAllocated(
-        allocation_id=allocated.id,
+        allocation_id=id_,
         allocated_mb=allocated.size / compat_schemas.MB,
         available_mb=_available(context, gpu),
     )
@@ -242,10 +247,16 @@ async def deallocate(
     context: ContextDep, by: By, body: compat_schemas.DeallocateMemory
 ) -> Data[MemoryDeallocated]:
     """End an allocation."""
-    id_ = body.allocation_id
+    id_, named = body.allocation_id, body.gpu_id
+    views = context.views.gpus if named is None else (context.views.one(str(named)),)
+    found = compat_schemas.find_allocation(id_, views, context.views.host.allocations)
+    if found is None:
+        what = f"There is no allocation {id_!r}, or several GPUs have one: name its gpu_id."
+        what = what if named is None else f"GPU {named} has no allocation {id_!r}."
+        raise ProblemError(Code.NOT_FOUND, what)
     kind = commands.GrantKind.ALLOCATION
-    reply = await context.supervisor.execute(commands.CancelGrant, by=by, kind=kind, id=id_)
-    available = sum(_available(context, gpu) for gpu in reply.gpus)
+    await context.supervisor.execute(commands.CancelGrant, by=by, kind=kind, id=found.id)
+    available = _available(context, found.gpu)
     return Data(data=MemoryDeallocated(allocation_id=id_, available_mb=available))
 
 
@@ -257,12 +268,10 @@ async def read_throttling(
     views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     if not views:
         raise ProblemError(Code.NO_SUCH_GPU, "There is no GPU.")
-    worst = min(views, key=lambda view: view.multiplier)
+    slowdowns = [(compat_schemas.throttling(view), view) for view in views]
+    slowdown, worst = min(slowdowns, key=lambda one: one[0].speed_multiplier)
     state = compat_schemas.metrics(worst).state
-    data = Throttled(
-        gpu_id=worst.index, current_state=state, **vars(compat_schemas.throttling(worst))
-    )
-    return Data(data=data)
+    return Data(data=Throttled(gpu_id=worst.index, current_state=state, **vars(slowdown)))
 
 
 @router.post("/monitoring/start", responses=_errors())
@@ -306,9 +315,10 @@ async def change_config(
     monitoring.history_size = body.history_size or monitoring.history_size
     monitoring.interval_s = body.monitor_interval or monitoring.interval_s
     settings = build_config(context.settings.given)
-    return Changed(
-        message="Configuration updated", data=compat_schemas.config(settings, monitoring)
-    )
+    message = "Configuration updated"
+    if settings.throttle != "full" and any(name in _OF_MEMORY for name in body.model_fields_set):
+        message += "; memory counts for states only with `--throttle full`"
+    return Changed(message=message, data=compat_schemas.config(settings, monitoring))
 
 
 router.add_api_route(

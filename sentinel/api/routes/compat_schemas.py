@@ -19,7 +19,7 @@ from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.serializers import budget
 from sentinel.config.model import SETTINGS, Config
 from sentinel.protocol.history_types import Direction, TemperatureTrend
-from sentinel.protocol.views import Allocation, GpuView, is_throttled
+from sentinel.protocol.views import MULTIPLIERS, Allocation, GpuView, is_throttled
 
 MB = 2**20
 
@@ -100,10 +100,32 @@ class AllocateMemory(RequestModel):
 
 
 class DeallocateMemory(RequestModel):
-    """End an allocation; ids are unique over all GPUs, so the GPU is optional."""
+    """End an allocation of a GPU: by default of GPU 0, or else the only one of this id."""
 
     allocation_id: AllocationId
     gpu_id: int | None = Field(default=None, ge=0, le=1023)
+
+
+def own_id(id_: str, index: int) -> str:
+    """Return Sentinel's id of an allocation: there, it is unique over all GPUs."""
+    return f"{id_}@{index}" if index else id_
+
+
+def find_allocation(
+    id_: str, views: Iterable[GpuView], allocations: Iterable[Allocation]
+) -> Allocation | None:
+    """Find an allocation of some GPUs: on the first one, or else the only one of this id.
+
+    It may also have been made by Sentinel's own route, without the number of its GPU.
+    """
+    found = [
+        (view.index, allocation)
+        for view in views
+        for allocation in allocations
+        if allocation.gpu == view.uuid and allocation.id in {id_, own_id(id_, view.index)}
+    ]
+    is_clear = len(found) == 1 or any(index == 0 for index, _ in found[:1])
+    return found[0][1] if is_clear else None
 
 
 _Number = float | None
@@ -297,7 +319,10 @@ def status(
                 "allocated_mb": memory.allocated / MB,
                 "available_mb": memory.available / MB,
                 "allocation_count": memory.count,
-                "allocations": {allocation.id: allocation.size / MB for allocation in here},
+                "allocations": {
+                    allocation.id.removesuffix(own_id("", view.index)): allocation.size / MB
+                    for allocation in here
+                },
             },
         ),
         thresholds={name: _number(settings, name) for name in _SETTINGS if name.startswith("temp")},
@@ -307,13 +332,11 @@ def status(
 
 
 def throttling(view: GpuView) -> Throttling:
-    """Describe the required slowdown of work on a GPU.
-
-    Its own full memory or failing hardware does not slow a job down, only heat does.
-    """
-    throttled = is_throttled(view.multiplier)
+    """Describe the required slowdown of work on a GPU: that of its state, as in its table."""
+    multiplier = 0.0 if view.health is None else MULTIPLIERS[view.health]
+    throttled = is_throttled(multiplier)
     return Throttling(
-        is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
+        is_throttled=throttled, should_throttle=throttled, speed_multiplier=multiplier
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from sentinel.api.context import (
     end_stored,
     problems,
 )
-from sentinel.api.snapshots import gpus_free, memory_free
+from sentinel.api.snapshots import gpus_free, memory_free, too_many_lost
 from sentinel.api.supervisor_link import is_alive
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat, read_status
@@ -72,12 +73,13 @@ async def reserve(
     by: By,
     body: ReservationRequest,
 ) -> ReservationInfo:
-    """Keep GPUs free: `gpus`, or any `count`, for `seconds` or until the reservation is ended.
+    """Keep GPUs free: `gpus`, or `count` of these or of all, for `seconds` or until it is ended.
 
     The response is sent when the memory of all of them is free. If too few are available, the
-    request waits in the queue for at most `wait_s` seconds. If the client disconnects before the
-    response, it leaves the queue, and nothing is reserved. The same request again has the same
-    response; after the end of a connection, it continues at its place for half a minute.
+    request waits in the queue for at most `wait_s` seconds, but not for GPUs that are lost. If the
+    client disconnects before the response, it leaves the queue, and nothing is reserved. The same
+    request again has the same response; after the end of a connection, it continues at its place
+    for half a minute.
     """
     held = await cancel_on_disconnect(request, _reserve(context, by, id_, body))
     return serializers.reservation(held, context.views, time.monotonic())
@@ -100,7 +102,7 @@ async def _reserve(
     context: ApiContext, by: Caller, id_: str, body: ReservationRequest
 ) -> Reservation:
     """Request a reservation, and wait until its GPUs are free."""
-    deadline = time.monotonic() + body.wait_s
+    deadline = time.monotonic() + (math.inf if body.wait_s is None else body.wait_s)
     views, writer = context.views, context.reservation_writer
     # A client returns at once when its API process has been replaced.
     await views.until(lambda: views.fresh, time.monotonic() + _READY_TIMEOUT_S)
@@ -119,7 +121,7 @@ async def _reserve(
         count=body.count or 0,
         seconds=body.seconds,
         bound=body.bound,
-        wait=body.wait_s > 0,
+        wait=body.wait_s != 0,
     )
 
 
@@ -127,22 +129,28 @@ async def _gpus_granted(context: ApiContext, by: Caller, id_: str, deadline: flo
     """Wait in the queue, and until the GPUs are free.
 
     Raises:
-        ProblemError: The GPUs were not available or free in time, or a user has ended the request.
+        ProblemError: The GPUs were not available or free in time, too many of them are lost, or a
+            user has ended the request.
     """
     views = context.views
+    lost: str | None = None
 
     def is_settled() -> bool:
+        nonlocal lost
         request = views.grant(Reservation, id_)
-        return request is None or bool(request.gpus)
+        if request is None or request.gpus:
+            return True
+        lost = too_many_lost(views, request.named, request.count)
+        return lost is not None
 
-    if not await views.until(is_settled, deadline):
+    if not await views.until(is_settled, deadline) or lost is not None:
         if context.grants.waiting[GrantKind.RESERVATION, id_] > 1:
             why = "The GPUs were not available in time; another connection still waits for them."
             raise ProblemError(Code.CONFLICT, why)
         left = await context.supervisor.request(
             CancelGrant, by=by, kind=GrantKind.RESERVATION, id=id_
         )
-        raise ProblemError(Code.CONFLICT, left.text)
+        raise ProblemError(Code.CONFLICT, lost or left.text)
     granted = views.grant(Reservation, id_)
     if granted is None:
         raise ProblemError(Code.CONFLICT, "The request was ended while it waited.")
@@ -153,11 +161,14 @@ def _check(body: ReservationRequest, by: Caller) -> None:
     """Reject inconsistent requests.
 
     Raises:
-        ProblemError: There are GPUs as well as a count, or neither; or the reservation is to be
+        ProblemError: There are no GPUs and no count, nothing ends the reservation, or it is to be
             bound to a process that is not visible.
     """
-    if (body.gpus is None) == (body.count is None):
-        raise ProblemError(Code.INVALID, "Give either gpus, a selection, or count, a number.")
+    if body.gpus is None and body.count is None:
+        raise ProblemError(Code.INVALID, "Give gpus, a selection, or count, a number, or both.")
+    if not body.bound and "seconds" not in body.model_fields_set:
+        why = "Nothing ends this reservation: give seconds, or null (None) for no limit."
+        raise ProblemError(Code.INVALID, why)
     if body.bound and not is_alive(by):
         why = (
             "a TCP client is not a process of this host"

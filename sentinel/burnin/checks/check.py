@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, partial
-from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from functools import cached_property
+from typing import Generic, TypeVar
+
+#: A value of a check; None if there is none.
+Value = float | int | str | None
+E = TypeVar("E")
 
 # --- limits ----------------------------------------------------------------------------------
 
@@ -21,8 +24,24 @@ class Comparison(StrEnum):
     LT = "LT"
     LTE = "LTE"
 
+    @property
+    def sign(self) -> str:
+        """The sign of the comparison: ``>=``."""
+        return _OPERATORS[self][0]
 
-_SIGNS = {Comparison.GT: ">", Comparison.GTE: ">=", Comparison.LT: "<", Comparison.LTE: "<="}
+    @property
+    def breaks(self) -> Callable[[float, float], bool]:
+        """Compares a value with the number of a limit."""
+        return _OPERATORS[self][1]
+
+
+#: The sign of each comparison, and its function.
+_OPERATORS: Mapping[Comparison, tuple[str, Callable[[float, float], bool]]] = {
+    Comparison.GT: (">", operator.gt),
+    Comparison.GTE: (">=", operator.ge),
+    Comparison.LT: ("<", operator.lt),
+    Comparison.LTE: ("<=", operator.le),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +55,10 @@ class Limit:
 
     def broken_by(self, value: float) -> bool:
         """Compare a value with the limit."""
-        match self.comparison:
-            case Comparison.GT:
-                return value > self.value
-            case Comparison.GTE:
-                return value >= self.value
-            case Comparison.LT:
-                return value < self.value
-            case Comparison.LTE:
-                return value <= self.value
+        return self.comparison.breaks(value, self.value)
 
     def __str__(self) -> str:
-        return f"{_SIGNS[self.comparison]} {self.value:g}"
+        return f"{self.comparison.sign} {self.value:g}"
 
 
 def above(value: float) -> Limit:
@@ -128,9 +139,6 @@ class Thresholds:
 
 # --- checks and their results ----------------------------------------------------------------
 
-#: A value of a check; None if there is none.
-Value = float | int | str | None
-
 
 class Status(StrEnum):
     """The result of a check, the worst first."""
@@ -142,6 +150,16 @@ class Status(StrEnum):
     PASS = "pass"  # noqa: S105 - not a password
     #: The GPU, its driver or the binding does not have what is checked.
     NOT_APPLICABLE = "n/a"
+
+    @property
+    def rank(self) -> int:
+        """The place of the status, the worst first."""
+        return list(Status).index(self)
+
+    @property
+    def has_judged(self) -> bool:
+        """Whether a value was judged."""
+        return self not in {Status.NOT_TESTED, Status.NOT_APPLICABLE}
 
 
 class Severity(StrEnum):
@@ -206,9 +224,6 @@ class CheckResult:
     evidence: str = ""
 
 
-E = TypeVar("E")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[E]):
     """One check as data.
@@ -265,107 +280,6 @@ class Check(Generic[E]):
         )
 
 
-class Declaration(Protocol):
-    """Makes a check of the function that judges."""
-
-    def __call__(self, judge: Callable[[E, Limits], Judgement], /) -> Check[E]:
-        """Add the check to its table, and return it."""
-
-
-class Table:
-    """Checks by id, in the order of their declarations, which is that of the report.
-
-    Args:
-        parts: Tables whose checks come first.
-    """
-
-    def __init__(self, *parts: Table) -> None:
-        self.rows: dict[str, tuple[type, Check[Any]]] = {}
-        for part in parts:
-            for of, check in part.rows.values():
-                self._add(of, check)
-
-    def check(
-        self,
-        name: str,
-        *,
-        source: str,
-        do: Action,
-        unit: str = "",
-        rule: str = "",
-        limits: Limits = MappingProxyType({}),
-        **more: Limit,
-    ) -> Declaration:
-        """Declare a function as a check.
-
-        Its first parameter is annotated with the class of evidence that it judges. Its docstring
-        has two paragraphs: what holds if the check passes, and what it reads.
-
-        Args:
-            name: The id of the check.
-            source: Where the thresholds are from.
-            do: What to do about a fault.
-            unit: The unit of the value.
-            rule: The rule in words, as for ``Check``.
-            limits: Limits that several checks share.
-            more: ``fail`` and ``warn``, which ``by_limits`` applies, and others by name.
-        """
-
-        def declare(judge: Callable[[E, Limits], Judgement]) -> Check[E]:
-            title, _, reads = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
-            check = Check(
-                id=name,
-                title=title.rstrip("."),
-                reads=" ".join(reads.split()).removeprefix("Reads ").rstrip("."),
-                source=source,
-                severity=do.severity,
-                action=do.text,
-                judge=judge,
-                limits={**limits, **more},
-                rule=rule,
-                unit=unit,
-            )
-            of, *_ = inspect.get_annotations(judge, eval_str=True).values()
-            self._add(of, check)
-            return check
-
-        return declare
-
-    def like(self, **shared: Any) -> Callable[..., Declaration]:
-        """Return ``check`` with arguments that several checks share."""
-        return partial(self.check, **shared)
-
-    def _add(self, of: type, check: Check[Any]) -> None:
-        if check.id in self.rows:
-            message = f"two checks are called {check.id}"
-            raise ValueError(message)
-        self.rows[check.id] = of, check
-
-    def of(self, kind: type[Any]) -> tuple[Check[Any], ...]:
-        """Select the checks that judge this class of evidence, or one that it is derived from."""
-        return tuple(check for of, check in self.rows.values() if issubclass(kind, of))
-
-    def run(self, evidence: object, thresholds: Thresholds) -> list[CheckResult]:
-        """Judge the evidence by all checks of its class."""
-        return [check.run(evidence, thresholds) for check in self.of(type(evidence))]
-
-    def __iter__(self) -> Iterator[Check[Any]]:
-        return (check for _, check in self.rows.values())
-
-    def __getitem__(self, name: str) -> Check[Any]:
-        return self.rows[name][1]
-
-    @property
-    def ids(self) -> frozenset[str]:
-        """The ids of all checks."""
-        return frozenset(self.rows)
-
-    @property
-    def limits(self) -> dict[str, Limits]:
-        """The default limits by the id of the check, for a file of thresholds."""
-        return {check.id: check.limits for check in self if check.limits}
-
-
 def by_limits(value: float, limits: Limits, evidence: str = "") -> Judgement:
     """Judge a number by the limits ``fail`` and ``warn``, as far as there are such."""
     status = Status.PASS
@@ -373,6 +287,11 @@ def by_limits(value: float, limits: Limits, evidence: str = "") -> Judgement:
         if name in limits and limits[name].broken_by(value):
             status = bad
     return Judgement(status=status, value=value, evidence=evidence)
+
+
+def by_action(found: Judgement, do: Action) -> Judgement:
+    """Replace what to do about a fault, and its severity."""
+    return replace(found, action=do.text, severity=do.severity)
 
 
 def untested(why: str) -> Judgement:
@@ -383,6 +302,11 @@ def untested(why: str) -> Judgement:
 def not_applicable(why: str = "not supported by this GPU, its driver or the binding") -> Judgement:
     """Build the judgement of a value that does not exist."""
     return Judgement(status=Status.NOT_APPLICABLE, evidence=why)
+
+
+def judged_checks(results: Iterable[CheckResult]) -> frozenset[str]:
+    """Select the checks that have judged."""
+    return frozenset(result.id for result in results if result.status.has_judged)
 
 
 def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:

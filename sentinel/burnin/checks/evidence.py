@@ -27,17 +27,9 @@ from sentinel.protocol.counters import Counters, HostCounters
 #: Where nothing is said of what a node must be.
 NOTHING = Expectation()
 
-#: The flags of repairs that wait for a reset.
-REPAIRS_PENDING = (
-    *("remap_pending", "retirement_pending"),
-    *("channel_repair_pending", "tpc_repair_pending"),
-)
-
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped")
 RESET = "the driver was reloaded or the GPU was reset"
-_ABSENT = Status.NOT_APPLICABLE
-_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS, _ABSENT)
 
 
 class GpuEvidence(ABC):
@@ -52,6 +44,11 @@ class GpuEvidence(ABC):
     @abstractmethod
     def readings(self) -> tuple[Counters, ...]:
         """The counters of the GPU, the newest first."""
+
+    @property
+    def twins(self) -> list[Counters]:
+        """The GPUs of the node that are of its model, and itself."""
+        return [gpu for gpu in self.node if gpu.name == self.now.name]
 
     @abstractmethod
     def samples(self, name: str) -> list[float]:
@@ -101,8 +98,10 @@ class GpuEvidence(ABC):
                 found.append(judge(one))
             except Unjudged as unjudged:
                 found.append(unjudged.judgement)
-        worst = min(found, key=lambda judged: _ORDER.index(judged.status))
-        if worst.status is Status.PASS and any(one.status is _ABSENT for one in found):
+        worst = min(found, key=lambda judged: judged.status.rank)
+        if worst.status is Status.PASS and any(
+            one.status is Status.NOT_APPLICABLE for one in found
+        ):
             return untested(f"{name} was answered only once")
         if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
             evidence = ", ".join(filter(None, (worst.evidence, "before the end of the run")))
@@ -270,11 +269,6 @@ class GrowthEvidence(GpuEvidence):
             text=f"{field} {', '.join(readings)}",
             unknown=next((one for one in unknown if one.status is Status.NOT_TESTED), None),
         )
-
-    def judge_growth(self, field: str, limits: Limits) -> Judgement:
-        """Judge the growth of a counter by the limits."""
-        grown = self.growth(field)
-        return grown.judged(by_limits(grown.least, limits, grown.text))
 
     def known_growth(self, field: str) -> float:
         """Return how much a counter or flag has grown.

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     CheckResult,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
     Unjudged,
     not_applicable,
     untested,
@@ -35,16 +33,6 @@ TABLE = Table()
 
 #: The checks of an expectation: where one of them could not judge, nothing is proved.
 EXPECTED: Final = frozenset({"node.gpus", "node.expected", "gpu.expected"})
-
-_check = TABLE.like(
-    rule="fail for each value that is not the expected one",
-    source="node.toml",
-    do=Action(
-        Severity.CONFIG,
-        "CONFIG: make the node what was ordered, or correct the expectation and judge it again.",
-    ),
-    unit="different",
-)
 
 
 def unproved(results: Iterable[CheckResult]) -> list[str]:
@@ -154,12 +142,9 @@ class _Differences:
         return Judgement(status=status, value=len(self.differences), evidence=text)
 
 
-@_check("gpu.expected")
+@TABLE.check("gpu.expected")
 def _gpu_expected(evidence: GpuEvidence, _: Limits) -> Judgement:
-    """The GPU is as expected.
-
-    Reads what node.toml names: at each reading, and in a burn-in under load.
-    """
+    """Compare the GPU with the expectation of its model."""
     expectation, found = evidence.expectation, _Differences()
     model = evidence.now.name
     wanted = expectation.of(model)
@@ -174,12 +159,9 @@ def _gpu_expected(evidence: GpuEvidence, _: Limits) -> Judgement:
     return found.judgement()
 
 
-@_check("node.expected")
+@TABLE.check("node.expected")
 def _node_expected(evidence: ExpectedEvidence, _: Limits) -> Judgement:
-    """The serial numbers of the node's GPUs and its InfiniBand ports are as expected.
-
-    Reads nvmlDeviceGetSerial, /sys/class/infiniband/*/ports/*: state, rate.
-    """
+    """Compare serial numbers and InfiniBand ports with the expectation."""
     expectation, found = evidence.expectation, _Differences()
     if not expectation.serials and not expectation.infiniband:
         return not_applicable("nothing is expected of it")

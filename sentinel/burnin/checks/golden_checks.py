@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
-from sentinel.burnin.checks import basis
-from sentinel.burnin.checks.check import (
-    Action,
-    Judgement,
-    Limits,
-    Severity,
-    Table,
-    above,
-    by_limits,
-    untested,
-)
-from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.catalogue import ACTIONS, Table
+from sentinel.burnin.checks.check import Judgement, Limits, by_action, by_limits, untested
+from sentinel.burnin.checks.load_checks import findings
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.record import Checksum
 from sentinel.protocol.stressor import FindingPlace
 
 TABLE = Table()
-check = TABLE.check
+
+_NONE = "no checksum was computed"
 
 
 def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
@@ -102,17 +94,6 @@ def _why_wrong(own: Collection[str], votes: Counter[str], stored: str | None) ->
     return f"{text}; as many computed {rivals[0]}, and no majority says which is right"
 
 
-_NONE = "no checksum was computed"
-
-
-#: What to do about a record that the GPUs of a node contradict.
-_REPLACE = Action(
-    Severity.CONFIG,
-    "CONFIG: remove the line of this key from the file of the golden checksums; the next run"
-    " records it again.",
-)
-
-
 def _is_majority(values: Collection[str], votes: Counter[str]) -> bool:
     """Check whether two GPUs or more, and most of all, have computed this one value."""
     (value, *others) = values
@@ -124,17 +105,9 @@ def _stored(evidence: LoadEvidence) -> dict[str, str]:
     return stored_before(checksum for gpu in gpus for checksum in gpu.checksums)
 
 
-@check(
-    "golden.stored",
-    source=basis.SAME_BITS,
-    do=basis.isolate("the record may be of a faulty GPU; compare it with other hosts."),
-    fail=above(0),
-)
+@TABLE.check("golden.stored")
 def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """It computes the golden checksums that were stored before the run.
-
-    Reads the checksums of the references, the file of the golden checksums.
-    """
+    """Compare the golden checksums with those on record."""
     own, stored = by_key(evidence.record.checksums), _stored(evidence)
     # A sample that was lost must not hide a finding.
     found = findings(evidence.record, FindingPlace.GOLDEN)
@@ -151,10 +124,8 @@ def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if wrong and all(_is_majority(own[key], votes[key]) for key in wrong):
         text = f"the record of {wrong[0]} is {stored[wrong[0]]}, but most GPUs of this node"
         text += f" computed {', '.join(own[wrong[0]])}: the record is wrong"
-        warn = {"warn": limits["fail"]}
-        return replace(
-            by_limits(len(wrong), warn, text), action=_REPLACE.text, severity=_REPLACE.severity
-        )
+        contradicted = by_limits(len(wrong), {"warn": limits["fail"]}, text)
+        return by_action(contradicted, ACTIONS["remove_record"])
     if wrong:
         computed, known = ", ".join(sorted(own[wrong[0]])), stored[wrong[0]]
         text = f"{len(wrong)} of {len(compared)} differ; first: {wrong[0]}: {computed}, {known}"
@@ -162,17 +133,9 @@ def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(len(wrong), limits, text)
 
 
-@check(
-    "golden.peers",
-    source=f"{basis.SAME_BITS}; the majority is right",
-    do=basis.isolate("remove what this GPU has recorded in the file of the golden checksums."),
-    fail=above(0),
-)
+@TABLE.check("golden.peers")
 def _golden_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """It computes the checksums of the node's other GPUs of its model.
-
-    Reads the checksums of the references of all GPUs of the run.
-    """
+    """Compare the golden checksums with those of the peers."""
     own = by_key(evidence.record.checksums)
     if not own:
         return untested(_NONE)

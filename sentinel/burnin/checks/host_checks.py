@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
-    Severity,
-    Table,
     Unjudged,
-    above,
     by_limits,
     not_applicable,
     untested,
@@ -21,7 +17,6 @@ from sentinel.burnin.checks.evidence import HostEvidence
 from sentinel.protocol.counters import HostCounters, Port
 
 TABLE = Table()
-check = TABLE.check
 
 _ACTIVE = "ACTIVE"
 
@@ -37,25 +32,9 @@ def _read(host: HostCounters) -> HostCounters:
     return host
 
 
-@check(
-    "node.infiniband",
-    rule="ports inactive beside active ones, or in a run gone, with new errors or another rate:"
-    " {limits}",
-    source=f"Linux, Documentation/ABI/stable/sysfs-class-infiniband; limit: {basis.OWN}",
-    do=Action(
-        Severity.TRIAGE,
-        "CHECK_MECHANICALS: check the cable, the transceiver and the switch's port; the fabric"
-        " itself is not tested.",
-    ),
-    unit="ports",
-    warn=above(0),
-)
+@TABLE.check("node.infiniband")
 def _node_infiniband(evidence: HostEvidence, limits: Limits) -> Judgement:
-    """All InfiniBand ports are active, and counted no errors in a run.
-
-    Reads /sys/class/infiniband/*/ports/*: state, rate, symbol_error, link_downed,
-    link_error_recovery.
-    """
+    """Count the InfiniBand ports with a fault."""
     first, last = _read(evidence.before), _read(evidence.after or evidence.before)
     if not first.ports:
         return not_applicable("the host has no InfiniBand port")
@@ -91,19 +70,9 @@ def _grown(before: int, after: int) -> int:
     return after - before if after >= before else after
 
 
-@check(
-    "node.memory_errors",
-    rule="uncorrected since the boot, and corrected in a run: {limits}",
-    source=f"Linux, Documentation/ABI/testing/sysfs-devices-edac; limit: {basis.OWN}",
-    do=Action(Severity.MONITOR, "CONTACT_SUPPORT: the host's memory, not a GPU's, has errors."),
-    unit="errors",
-    warn=above(0),
-)
+@TABLE.check("node.memory_errors")
 def _node_memory_errors(evidence: HostEvidence, limits: Limits) -> Judgement:
-    """The memory of the host has no errors.
-
-    Reads /sys/devices/system/edac/mc/mc*: ce_count, ue_count.
-    """
+    """Count the errors of the host's memory."""
     first, last = _read(evidence.before), _read(evidence.after or evidence.before)
     if not last.memory:
         return not_applicable("the kernel counts no errors of this host's memory")

@@ -8,18 +8,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
     Severity,
     Status,
-    Table,
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.xid_checks import SEVERITIES, judge_xids
 from sentinel.burnin.kernel_faults import PAIRED_S, KernelFault, distinct
 from sentinel.burnin.xids import XidEvent
@@ -30,7 +28,6 @@ TABLE = Table()
 _OTHER_SXID = "sxid.other"
 #: The XIDs that report the same as a line without one.
 _PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}}
-_ORDER = (Status.FAIL, Status.WARN, Status.NOT_TESTED, Status.PASS)
 _SIMULATED = "simulated GPUs have none"
 #: More corrected PCIe errors of a device, SAME_S apart and more, are no noise: Sentinel's number.
 _MANY = 10
@@ -93,19 +90,11 @@ class KernelEvidence:
     overrides: Mapping[int, str] = field(default_factory=dict)
 
 
-@TABLE.check(
-    "gpu.kernel_faults",
-    rule="the table of faults; one that has an XID, too, is judged as that",
-    source=basis.OWN,
-    do=Action(Severity.ISOLATE, "the action of the worst fault"),
-)
+@TABLE.check("gpu.kernel_faults")
 def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The kernel's log has no fault of the GPU beside XIDs.
-
-    Reads the kernel's log: PCIe errors of the GPU and of the ports above it, lines of NVRM.
-    """
+    """Judge the faults of the GPU in the kernel's log."""
     record = evidence.record
-    is_simulated = record.before is not None and record.before.driver == "simulated"
+    is_simulated = record.before is not None and record.before.is_simulated
     unread = evidence.kernel_log_error or evidence.faults_unread
     if not record.closed:
         unread = unread or "the samples of the run are not complete"
@@ -113,24 +102,15 @@ def _gpu_kernel_faults(evidence: LoadEvidence, _: Limits) -> Judgement:
     return _or_unread(found, unread, is_simulated=is_simulated)
 
 
-@TABLE.check(
-    "node.kernel_faults",
-    rule="the tables of faults and XIDs; of other devices, warn",
-    source=basis.OWN,
-    do=Action(Severity.ISOLATE, "the action of the worst fault"),
-)
+@TABLE.check("node.kernel_faults")
 def _node_kernel_faults(evidence: KernelEvidence, _: Limits) -> Judgement:
-    """The kernel's log has no fault that is of no GPU of the run.
-
-    Reads the kernel's log: SXids of NVSwitches, PCIe errors, lines of NVRM, XIDs of GPUs that are
-    unknown.
-    """
+    """Judge the faults in the kernel's log that are of no GPU of the run."""
     found = [
         judge_faults(unpaired(evidence.faults, evidence.reported), evidence.foreign),
         _of_xids(evidence.xids, evidence.overrides),
         _at_most_warn(_of_xids(evidence.others, evidence.overrides)),
     ]
-    found.sort(key=lambda judgement: _ORDER.index(judgement.status))
+    found.sort(key=lambda judgement: judgement.status.rank)
     worst = found[0]
     values = [str(one.value) for one in found if one.value != "none"]
     texts = [one.evidence for one in found if one.evidence]
@@ -153,7 +133,7 @@ def judge_faults(faults: Iterable[KernelFault], foreign: Collection[KernelFault]
         (_status(fault, fault in foreign, is_many=often[fault.same] > _MANY), fault)
         for fault in events
     ]
-    judged.sort(key=lambda one: _ORDER.index(one[0]))
+    judged.sort(key=lambda one: one[0].rank)
     counts = Counter(_label(fault) for _, fault in judged)
     value = ", ".join(
         label if count == 1 else f"{label} ({count} times)" for label, count in counts.items()

@@ -9,34 +9,31 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Table,
     Unjudged,
-    above,
-    at_least,
     by_limits,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, Growth, GrowthEvidence, both, read
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.xids import CATALOG
 
 TABLE = Table()
-check = TABLE.check
+
+#: The links of a board on which each is used, by what the name of the model has. Other boards have
+#: as many as their bridges.
+_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
+_BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
 # --- PCIe ------------------------------------------------------------------------------------
 
-_BELOW = "below the maximum of GPU and slot: {limits}; never on an idle GPU"
-_IDLE = "epilog-gpu-validator: an idle link is no evidence"
-_full_link = TABLE.like(source=_IDLE, do=basis.SEATING, fail=above(0))
 
-
+@TABLE.rule("full_link")
 def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = None) -> Judgement:
     """Judge a value of the link under load by what the GPU and its slot allow together.
 
@@ -52,52 +49,16 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
     if own is not None and (getattr(evidence.now, own) or 0) > most:
         text += f"; the GPU allows {getattr(evidence.now, own)}, its slot does not"
     judged = replace(by_limits(most - value, limits, text), value=value)
-    name = evidence.now.name
-    twins = [getattr(one, f"{field}_maximum") or 0 for one in evidence.node if one.name == name]
-    if judged.status is Status.PASS and most < max(twins, default=0):
-        text += f"; that of another GPU of the model is {max(twins)}"
+    of_model = max((getattr(twin, f"{field}_maximum") or 0 for twin in evidence.twins), default=0)
+    if judged.status is Status.PASS and most < of_model:
+        text += f"; that of another GPU of the model is {of_model}"
         return replace(judged, status=Status.WARN, evidence=text)
     return judged
 
 
-@_full_link("pcie.generation", rule=f"generations {_BELOW}")
-def _pcie_generation(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """The PCIe link has its full speed under load.
-
-    Reads nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration.
-    """
-    return _full(evidence, limits, "pcie_generation", "pcie_generation_own_maximum")
-
-
-@_full_link("pcie.width", rule=f"lanes {_BELOW}", unit="lanes")
-def _pcie_width(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """The PCIe link has its full width under load.
-
-    Reads nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth.
-    """
-    return _full(evidence, limits, "pcie_width")
-
-
-@check(
-    "pcie.replay_rate",
-    rule="fail above the number of the link's generation, warn above a share of it",
-    source=f"{basis.DCGM}: PCIe replays per minute and lane",
-    do=basis.SEATING,
-    unit="per minute and lane",
-    generation_1=above(0.15),
-    generation_2=above(0.3),
-    generation_3=above(0.48),
-    generation_4=above(0.96),
-    generation_5=above(1.92),
-    generation_6=above(3.84),
-    warn_share=above(0.1),
-    minimum_s=at_least(60),
-)
+@TABLE.check("pcie.replay_rate")
 def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """Few retransmissions on PCIe.
-
-    Reads nvmlDeviceGetPcieReplayCounter.
-    """
+    """Judge the replays per minute and lane by the link's generation."""
     new, least = evidence.growth("pcie_replays_total"), limits["minimum_s"].value
     if evidence.seconds is None or evidence.seconds < least:
         return untested(f"it needs readings {least:g} s apart")
@@ -116,33 +77,7 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return new.judged(evidence.judge_rate(sure, possible, {"fail": fail, "warn": warn}, text))
 
 
-@check(
-    "pcie.replays",
-    source="DCGM 4.6.0, diag: max_pcie_replays",
-    do=basis.REPLAYS,
-    unit="replays",
-    warn=above(80),
-)
-def _pcie_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """Few retransmissions on PCIe in a run.
-
-    Reads nvmlDeviceGetPcieReplayCounter.
-    """
-    return evidence.judge_growth("pcie_replays_total", limits)
-
-
 # --- NVLink ----------------------------------------------------------------------------------
-
-
-_nvlink_error = TABLE.like(
-    source=f"{basis.DCGM}: MAX_NVLINK_ERROR", do=basis.LINK_ERRORS, warn=above(0)
-)
-
-
-#: The links of a board on which each is used, by what the name of the model has. Other boards have
-#: as many as their bridges.
-_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
-_BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
 def links_of(model: str) -> int:
@@ -202,21 +137,9 @@ def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
     )
 
 
-@check(
-    "nvlink.inactive",
-    rule="fewer links than the model has on its board, or another GPU of it: {limits}; warn if all"
-    " links of all such GPUs are inactive",
-    source="NVIDIA Health Validation: 0 inactive links; NVIDIA's data sheets: 12 links of an A100"
-    " SXM, 18 of an H100 SXM and H200 SXM",
-    do=basis.LINKS,
-    unit="links",
-    fail=above(0),
-)
+@TABLE.check("nvlink.inactive")
 def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """All NVLinks are active.
-
-    Reads nvmlDeviceGetNvLinkState, of this GPU before and after, and of its peers.
-    """
+    """Compare the number of active links with the model and the peers."""
     # A link has two ends: a dead one is missing on both, so peers alone do not show it. A GPU
     # without any is one without a bridge, unless most of its peers have links.
     now = evidence.now
@@ -229,8 +152,8 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     active = min(_active(one) for one in evidence.readings if one.nvlinks is not None)
     peers = [
         _active(peer)
-        for peer in evidence.node
-        if peer.nvlinks is not None and peer.name == now.name and peer.index != now.index
+        for peer in evidence.twins
+        if peer.nvlinks is not None and peer.index != now.index
     ]
     own = min(links_of(now.name), listed)
     if not any([active, *peers]):
@@ -256,23 +179,13 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return by_limits(max(0, expected - active), limits, text)
 
 
-@check(
-    "nvlink.speed",
-    rule="links slower than the fastest of all GPUs of the model, before or after: {limits}",
-    source="NVIDIA Health Validation: each link of an H100 and H200 has 26,562 MB/s",
-    do=basis.LINKS,
-    unit="links",
-    fail=above(0),
-)
+@TABLE.check("nvlink.speed")
 def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """All active NVLinks have the same speed.
-
-    Reads field 164, NVLINK_GET_SPEED, of this GPU before and after, and of its peers.
-    """
+    """Compare the speed of each link with the fastest."""
     now = evidence.now
     read(now, "nvlinks")
-    same = [one for one in evidence.node if one.name == now.name]
-    speeds = [speed for one in (*evidence.readings, *same) for _, speed in _running(one)]
+    counted = (*evidence.readings, *evidence.twins)
+    speeds = [speed for one in counted for _, speed in _running(one)]
     if not speeds:
         return not_applicable()
     fastest = max(speeds)
@@ -291,17 +204,9 @@ def _running(counters: Counters) -> list[tuple[int, int]]:
     return [(link.link, link.speed_mbps) for link in links if link.active and link.speed_mbps]
 
 
-@check(
-    "nvlink.bit_error_rate",
-    source=f"{basis.DCGM}: effective BER",
-    do=basis.LINKS,
-    fail=above(1e-12),
-)
+@TABLE.check("nvlink.bit_error_rate")
 def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """NVLinks transfer without errors.
-
-    Reads field 220, NVLINK_COUNT_EFFECTIVE_BER.
-    """
+    """Judge the highest bit error rate of all links."""
 
     def judge(one: Counters) -> Judgement:
         links = read(one, "nvlinks")
@@ -314,12 +219,9 @@ def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return evidence.worst(judge, "effective_ber")
 
 
-@check("nvlink.lost", source=f"{CATALOG}: 74", do=basis.LINKS, unit="links", fail=above(0))
+@TABLE.check("nvlink.lost")
 def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No NVLink became inactive.
-
-    Reads nvmlDeviceGetNvLinkState.
-    """
+    """Count the links that were active before and are not any more."""
     pair = both(*evidence.pair(), "nvlinks", read)
     if not any(pair):
         _no_links()
@@ -329,39 +231,16 @@ def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return by_limits(len(lost), limits, _named(lost))
 
 
-@_nvlink_error("nvlink.recoveries", unit="retrainings")
-def _nvlink_recoveries(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No NVLink was retrained.
-
-    Reads fields 162 and 215, NVLINK_ERROR_DL_RECOVERY, NVLINK_COUNT_LINK_RECOVERY_EVENTS.
-    """
-    new = _link_growth(evidence, "recoveries_total")
+@TABLE.rule("links_grown")
+def _links_grown(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
+    """Judge the growth of one counter of all links."""
+    new = _link_growth(evidence, field)
     return new.judged(by_limits(new.least, limits, new.text))
 
 
-@_nvlink_error("nvlink.replays", unit="replays")
-def _nvlink_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """No retransmissions on NVLink.
-
-    Reads field 161, NVLINK_ERROR_DL_REPLAY.
-    """
-    new = _link_growth(evidence, "replays_total")
-    return new.judged(by_limits(new.least, limits, new.text))
-
-
-@check(
-    "nvlink.crc_rate",
-    source=f"{basis.DCGM}: MAX_NVLINK_CRC_ERROR",
-    do=basis.LINKS,
-    unit="per second",
-    fail=at_least(100),
-    warn=above(0),
-)
+@TABLE.check("nvlink.crc_rate")
 def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
-    """Few CRC errors on NVLink.
-
-    Reads field 163, NVLINK_ERROR_DL_CRC.
-    """
+    """Judge the CRC errors per second of all links."""
     new = _link_growth(evidence, "crc_errors_total")
     sure, possible = (
         evidence.per_second(new.least, beside_others=beside) for beside in (True, False)
@@ -373,7 +252,10 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 # --- the fabric ------------------------------------------------------------------------------
 
 
-def _fabric(evidence: GpuEvidence, field: str, good: str, fair: str, without: str) -> Judgement:
+@TABLE.rule("fabric")
+def _fabric(
+    evidence: GpuEvidence, _: Limits, field: str, good: str, fair: str, without: str = ""
+) -> Judgement:
     """Judge a word about the fabric; one that is neither good nor fair is a failure."""
 
     def judge(one: Counters) -> Judgement:
@@ -386,32 +268,3 @@ def _fabric(evidence: GpuEvidence, field: str, good: str, fair: str, without: st
         return Judgement(status=status, value=word)
 
     return evidence.worst(judge, field)
-
-
-@check(
-    "fabric.state",
-    rule="fail unless registration completed; warn if in progress",
-    source=f"{basis.NVML}: nvmlGpuFabricState_t",
-    do=basis.FABRIC,
-)
-def _fabric_state(evidence: GpuEvidence, _: Limits) -> Judgement:
-    """The GPU is registered with the NVLink fabric.
-
-    Reads nvmlDeviceGetGpuFabricInfoV.
-    """
-    return _fabric(evidence, "fabric_state", "completed", "in_progress", "")
-
-
-@check(
-    "fabric.health",
-    rule="fail if unhealthy; warn at limited capacity",
-    source=f"{basis.NVML}: NVML_GPU_FABRIC_HEALTH_SUMMARY",
-    do=basis.FABRIC,
-)
-def _fabric_health(evidence: GpuEvidence, _: Limits) -> Judgement:
-    """The NVLink fabric is healthy.
-
-    Reads nvmlDeviceGetGpuFabricInfoV, healthSummary.
-    """
-    without = ", or its driver does not judge it"
-    return _fabric(evidence, "fabric_health", "healthy", "limited_capacity", without)

@@ -10,24 +10,21 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
-    Action,
     Judgement,
     Limits,
-    Severity,
     Status,
-    Table,
     Unjudged,
-    above,
-    below,
     by_limits,
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.history_checks import against_runs, comparable_runs, must_be_enough
+from sentinel.burnin.checks.load_checks import findings
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.peer_checks import MIN_PEERS, MIN_RUNS, comparable_runs, peers_of
+from sentinel.burnin.checks.peers import MIN_PEERS, peers_of
 from sentinel.burnin.record import GpuRecord
 from sentinel.config.options import BUILT_IN, convert_options
 from sentinel.config.specs import parse_workload
@@ -35,7 +32,6 @@ from sentinel.protocol.stressor import FindingPlace, LinkPart
 from sentinel.units import format_scaled
 
 TABLE = Table()
-check = TABLE.check
 
 #: Bytes a second of one lane by PCIe generation, without the overhead of packets: 2.5 and 5 GT/s
 #: with 8 of 10 bits, 8 to 32 GT/s with 128 of 130, 64 GT/s with 242 of 256 bytes (PCI-SIG).
@@ -55,6 +51,9 @@ _LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
 #: Park measured at 8 GiB; Azure's floor there is 460, at 16 GB. The workload sums one chunk.
 _NVLS_GPUS = 8
 _NVLS_FLOORS: Mapping[str, float] = {"NVIDIA H100 80GB HBM3": 431e9, "NVIDIA H200": 431e9}
+#: Links of one length differ by less.
+_ALIKE = 0.8
+_NO_LINK = "a simulated GPU has no link"
 
 
 def _rate(value: float) -> str:
@@ -140,7 +139,7 @@ def _must_be_tested(record: GpuRecord) -> None:
     if not phases:
         raise Unjudged(not_applicable("the plan has no phase that tests links"))
     if not record.links:
-        why = next((str(why) for phase in phases if (why := phase.work.get("given_up"))), None)
+        why = next((why for phase in phases if (why := phase.work.given_up)), None)
         raise Unjudged(untested(why or "no link was tested"))
 
 
@@ -181,25 +180,9 @@ def _by_reference(
     return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
 
 
-#: Links of one length differ by less.
-_ALIKE = 0.8
-
-_NO_LINK = "a simulated GPU has no link"
-_SLOWEST_LINK = basis.compare("the slowest link sets the rate: compare links.peer.")
-
-
-@check(
-    "links.data",
-    source=basis.OWN,
-    do=basis.isolate("compare the counters of the link and the XIDs."),
-    unit="wrong bytes",
-    fail=above(0),
-)
+@TABLE.check("links.data")
 def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Data arrives over every link as it was sent.
-
-    Reads the bytes that the workload links compared.
-    """
+    """Count the bytes that arrived wrong."""
     record = evidence.record
     found = findings(record, FindingPlace.LINK)
     if not found:
@@ -215,26 +198,9 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(max(wrong, len(found)), limits, text)
 
 
-@check(
-    "links.host",
-    source="Azure's floor for the A100, 21 GB/s of gen 4 x16; the warning: IBM Autopilot, 80 %"
-    " of the peak. Two H200 had 55.3 GB/s of gen 5 x16, 0.88",
-    do=Action(
-        Severity.TRIAGE,
-        "CHECK_MECHANICALS: reseat the card; check the slot, the riser, and the host's IOMMU and"
-        " NUMA settings.",
-    ),
-    unit="of the maximum",
-    fail=below(0.66),
-    warn=below(0.80),
-    usual=below(0.6),
-)
+@TABLE.check("links.host")
 def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The link to the host has the rate of its generation and width.
-
-    Reads the slower direction of copies of pinned memory, GPU by GPU, on the GPU's own NUMA node
-    where the host names it.
-    """
+    """Compare the rate to the host with the link's maximum."""
     record = evidence.record
     _must_be_tested(record)
     names = {
@@ -266,25 +232,9 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _at_times(evidence, found, limits, LinkPart.TO_DEVICE, LinkPart.TO_HOST)
 
 
-@check(
-    "links.peer",
-    rule=f"warn by the reference of the model, too; with fewer than {MIN_PEERS} GPUs, by it alone",
-    source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {basis.DCGM_SHARE}",
-    do=Action(
-        Severity.TRIAGE,
-        f"WORKFLOW_NVLINK_ERR: look for inactive links and their errors. {basis.RETEST}",
-    ),
-    unit="of the median",
-    fail=below(0.80),
-    warn=below(0.95),
-    reference=below(0.75),
-    usual=below(0.6),
-)
+@TABLE.check("links.peer")
 def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The links to the other GPUs are as fast as those of the others.
-
-    Reads each link, against the median of the node.
-    """
+    """Compare the rates to other GPUs with those of the node, or a reference."""
     _must_be_grouped(evidence.record)
     own = _best(evidence.record, LinkPart.PEER)
     if not own:
@@ -308,23 +258,9 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _at_times(evidence, found, limits, LinkPart.PEER)
 
 
-@check(
-    "links.all_reduce",
-    rule=f"warn by the reference of the model, by the floor for {_NVLS_GPUS} GPUs with NVLS, or"
-    f" else by the median of {MIN_PEERS} GPUs or more",
-    source=f"{basis.DCGM_SHARE}; with NVLS: Azure's floor for the H200, 431 GB/s, and 0.9 of what"
-    f" Voltage Park measured on the H100, 479.7 GB/s at 8 GiB; the median: {basis.OWN}",
-    do=_SLOWEST_LINK,
-    unit="of what is expected",
-    reference=below(0.75),
-    floor=below(1.0),
-    peers=below(0.95),
-)
+@TABLE.check("links.all_reduce")
 def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """An all-reduce over all GPUs is as fast as on others of the model.
-
-    Reads the bus bandwidth of an all-reduce of NCCL.
-    """
+    """Compare the all-reduce with a floor, a reference or the peers."""
     _must_be_grouped(evidence.record)
     record = evidence.record
     size, rate = _all_reduce(record)
@@ -348,27 +284,15 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)
 
 
-@check(
-    "links.all_reduce_history",
-    source=basis.OWN,
-    do=_SLOWEST_LINK,
-    unit="of the median",
-    warn=below(0.95),
-)
+@TABLE.check("links.all_reduce_history")
 def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """An all-reduce is as fast as it was over as many GPUs.
-
-    Reads the same bandwidth, against that of earlier runs.
-    """
+    """Compare the all-reduce with earlier runs over as many GPUs."""
     _must_be_grouped(evidence.record)
     size, rate = _all_reduce(evidence.record)
     if not size:
         return not_applicable(_NO_LINK)
     runs = (run for run in comparable_runs(evidence) if run.gpus == size)
     rates = [run.all_reduce for run in runs if run.all_reduce is not None]
-    if len(rates) < MIN_RUNS:
-        text = f"{len(rates)} earlier runs of this plan with {size} GPUs; {MIN_RUNS} are needed"
-        return not_applicable(text)
-    usual = statistics.median(rates)
-    text = f"{_rate(rate)}; the median of {len(rates)} runs is {_rate(usual)}"
-    return _whole(evidence, rate / usual, limits, text)
+    must_be_enough(rates, f" with {size} GPUs")
+    share, text = against_runs("bytes_per_s", rate, rates)
+    return _whole(evidence, share, limits, text)

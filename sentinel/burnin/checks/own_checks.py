@@ -28,7 +28,7 @@ from sentinel.burnin.checks.check import (
     Status,
     Thresholds,
 )
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs
@@ -40,6 +40,20 @@ from sentinel.host.trusted_code import leave_out_untrusted
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.stressor.loader import describe
+
+#: What is announced before the import, and before each judgement.
+IMPORT, JUDGE = "import", "judge"
+#: Longer texts are cut: a result is one datagram.
+_MAX_TEXT = 2000
+_TEXTS = ("id", "unit", "threshold", "source", "action", "evidence")
+#: The entry-point group of checks.
+GROUP = "sentinel.checks"
+#: An import may be of torch, from a cold disk; a judgement computes on a record in memory.
+TIMEOUTS = Timeouts(opening=120.0, call=30.0)
+_ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+#: The process gets no GPU to create a context on, and one thread.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_SUBJECTS = {START: "the start of its process", IMPORT: "its import", JUDGE: "its judgement"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +122,6 @@ class OwnDone:
 
 
 OwnMessage = OwnCheck | OwnResult | OwnDone
-
-
-#: What is announced before the import, and before each judgement.
-IMPORT, JUDGE = "import", "judge"
-
-#: Longer texts are cut: a result is one datagram.
-_MAX_TEXT = 2000
-_TEXTS = ("id", "unit", "threshold", "source", "action", "evidence")
 
 
 def run_check_process(
@@ -248,18 +254,6 @@ def _untested(check: str, unit: str, threshold: str, why: str) -> CheckResult:
         action="",
         evidence=why,
     )
-
-
-#: The entry-point group of checks.
-GROUP = "sentinel.checks"
-
-#: An import may be of torch, from a cold disk; a judgement computes on a record in memory.
-TIMEOUTS = Timeouts(opening=120.0, call=30.0)
-
-_ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
-#: The process gets no GPU to create a context on, and one thread.
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_SUBJECTS = {START: "the start of its process", IMPORT: "its import", JUDGE: "its judgement"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,140 +1,43 @@
-"""Compare a GPU with equal ones, with references and with its own past. Pure."""
+"""Compare the rates and temperatures of a GPU with equal ones and with references. Pure."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Table,
-    above,
-    at_least,
-    below,
     by_limits,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.counter_checks import LOCKED, SAME_LIMIT
-from sentinel.burnin.checks.load_checks import (
-    NO_STEADY,
-    LoadEvidence,
-    lowest,
-    steady_phases,
-)
+from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, lowest, steady_phases
 from sentinel.burnin.checks.measures import format_measure
+from sentinel.burnin.checks.peers import (
+    MIN_DEVIATION,
+    MIN_PEERS,
+    Peers,
+    judge_rate,
+    judge_temperature,
+    peers_of,
+    usual_rate,
+)
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import Former, is_copy
+from sentinel.burnin.run_folder import is_copy
 from sentinel.config.plan import Phase
 
-#: GPUs of one model have a median to trust from this number on; fewer are compared with the best.
-MIN_PEERS = 4
-#: The deviation of rates is taken for at least this share of their median, as five good H100s had
-#: it: eight cards that happen to be equal would make any difference look large.
-MIN_DEVIATION = 0.023
-#: Of a normal distribution: the standard deviation is so many median absolute deviations
-#: (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993).
-NORMAL = 1.4826
-
-#: The limits of a rate against those of equal GPUs, and where they are from. Five good H100s had a
-#: standard deviation of 2.3 %, the slowest 0.952 of the median: of eight such cards, one is below
-#: 0.925 in 1 of 100 nodes, and below 0.9 in 1 of 4,000.
-RATE_LIMITS: Limits = {"fail": below(0.90), "warn": below(0.925)}
-RATE_SOURCE = f"gpu-fryer: 0.90; the warning: {basis.OWN}, by the spread of five good H100s, 2.3 %"
-#: The bandwidth of nine good cards differed by less than 0.5 % from the median of their model.
-#: These limits leave room for other temperatures, of which nothing was measured.
-_COPY_LIMITS: Limits = {"fail": below(0.93), "warn": below(0.96)}
-#: Two or three equal GPUs are compared with the best of them.
-_FEW: Limits = {"warn_few": below(0.90)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peers:
-    """What is usual among equal GPUs."""
-
-    count: int
-    median: float
-    #: The standard deviation, estimated by the median absolute deviation.
-    deviation: float
-
-
-def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None:
-    """Compute what is usual, or None if fewer than MIN_PEERS figures are known.
-
-    Args:
-        values: The figures of all GPUs; None where one is not known.
-        least: The smallest deviation, as a share of the median.
-    """
-    known = [value for value in values if value is not None]
-    if len(known) < MIN_PEERS:
-        return None
-    median = statistics.median(known)
-    deviation = statistics.median(abs(value - median) for value in known) * NORMAL
-    return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
-
-
-#: Where most GPUs are slow, the second best of them shows it: of good cards, it is above the median
-#: by less than the reciprocal.
-_OF_SECOND = 0.9
-
-
-def usual_rate(rates: Sequence[float]) -> float:
-    """Compute what is usual among MIN_PEERS rates or more: the median, unless most are slow."""
-    return max(statistics.median(rates), _OF_SECOND * sorted(rates)[-2])
-
-
-def judge_rate(
-    own: float, peers: Peers, limits: Limits, explained: str = "", unit: str = "flops"
-) -> Judgement:
-    """Judge a rate against those of equal GPUs.
-
-    Args:
-        own: The rate, in FLOP/s or B/s.
-        peers: What is usual, from ``peers_of``.
-        limits: ``fail`` and ``warn`` of the share of the median.
-        explained: What explains a lower rate, or empty; it makes a fault a warning.
-        unit: ``flops`` or ``bytes``.
-    """
-    ratio = own / peers.median if peers.median else 1.0
-    rates = (format_measure(f"{unit}_per_s", rate) for rate in (own, peers.median))
-    text = f"; the median of {peers.count:,} is ".join(rates)
-    if peers.deviation:
-        text += f"; z {(own - peers.median) / peers.deviation:.1f}"
-    text += f"; {explained}" if explained else ""
-    judged = by_limits(round(ratio, 4), limits, text)
-    if judged.status is Status.FAIL and explained:
-        return replace(judged, status=Status.WARN)
-    return judged
-
-
-def judge_temperature(own: float, peers: Peers, limits: Limits, less: float = 0.0) -> Judgement:
-    """Judge a temperature against those of equal GPUs.
-
-    Args:
-        own: The temperature, in degrees Celsius.
-        peers: What is usual, from ``peers_of``.
-        limits: Of the degrees above the median.
-        less: How many degrees below the median its lower power lets expect.
-    """
-    text = f"{own:g} C; the median of {peers.count:,} GPUs is {peers.median:g} C"
-    return by_limits(round(own - peers.median + less, 4), limits, text)
-
-
 TABLE = Table()
-check = TABLE.check
 
 #: The workload of matrix products.
 _PRODUCTS = "gemm"
-#: A card is compared with so many earlier runs of its own or more, at a temperature that differs by
-#: at most so many degrees Celsius.
-MIN_RUNS = 3
-SIMILAR_C = 5.0
-
-# --- rates and temperatures ------------------------------------------------------------------
+#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
+_EXPLAINED = 0.8
+IN_MEMORY = "a simulated GPU copies in the host's memory"
 
 
 def _at_the_same_time(evidence: LoadEvidence, phase: PhaseRecord) -> list[PhaseRecord]:
@@ -155,7 +58,7 @@ def _at_the_same_time(evidence: LoadEvidence, phase: PhaseRecord) -> list[PhaseR
     return [other for other in found if common(other) >= (end - begin) / 2]
 
 
-def _compared(record: GpuRecord, unit: str) -> list[PhaseRecord]:
+def compared_phases(record: GpuRecord, unit: str) -> list[PhaseRecord]:
     """Select the phases with rates that are compared: products, or copies of the memory.
 
     Args:
@@ -171,10 +74,14 @@ def _compared(record: GpuRecord, unit: str) -> list[PhaseRecord]:
     return [phase for phase in record.phases if counts(phase.phase) and phase.rates(unit)]
 
 
-def _rate(phase: PhaseRecord, unit: str) -> float | None:
-    """Compute the median rate of the stretches that count."""
-    rates = phase.rates(unit)
-    return statistics.median(rates) if rates else None
+def rates_of(phases: Iterable[PhaseRecord], unit: str) -> list[float]:
+    """Compute the median rate of each phase, over its stretches that count; without any, none."""
+    return [statistics.median(rates) for phase in phases if (rates := phase.rates(unit))]
+
+
+def _rate(phase: PhaseRecord, unit: str) -> float:
+    """Compute the median rate of a phase; 0.0 without a stretch that counts."""
+    return next(iter(rates_of([phase], unit)), 0.0)
 
 
 def _lowest_limit(record: GpuRecord) -> float | None:
@@ -184,12 +91,18 @@ def _lowest_limit(record: GpuRecord) -> float | None:
     return min((float(value) for value in known if value), default=None)
 
 
-def _limited(record: GpuRecord) -> str | None:
-    """Explain by what an operator has set why no rate is that of others, or return None."""
+def _limit_share(record: GpuRecord) -> float | None:
+    """Compute the power limit as a share of the default, or None if it is not lower."""
     limit = _lowest_limit(record)
     default = record.before.power_limit_default_w if record.before is not None else None
-    if limit and default and limit / default < SAME_LIMIT:
-        return f"CONFIG: its power limit is {limit / default:.0%} of the default"
+    share = limit / default if limit and default else 1.0
+    return share if share < SAME_LIMIT else None
+
+
+def _limited(record: GpuRecord) -> str | None:
+    """Explain by what an operator has set why no rate is that of others, or return None."""
+    if (share := _limit_share(record)) is not None:
+        return f"CONFIG: its power limit is {share:.0%} of the default"
     reasons = [sample.values.get("reasons") or () for sample in record.telemetry]
     locked = sum(LOCKED in one for one in reasons)
     if 2 * locked > len(reasons):
@@ -222,17 +135,11 @@ def _explained(evidence: LoadEvidence) -> str:
     return ""
 
 
-#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
-_EXPLAINED = 0.8
-
-
 def _explained_share(own: GpuRecord) -> float:
     """Compute which share of a rate a lower power limit, or else locked clocks, leave at least."""
-    limit, before = _lowest_limit(own), own.before
-    default = before.power_limit_default_w if before is not None else None
-    if limit and default and limit / default < SAME_LIMIT:
-        return limit / default * _EXPLAINED
-    fastest = before.sm_clock_maximum_mhz if before is not None else None
+    if (share := _limit_share(own)) is not None:
+        return share * _EXPLAINED
+    fastest = own.before.sm_clock_maximum_mhz if own.before is not None else None
     clocks = [clock for phase in own.phases if (clock := phase.median("sm_clock_mhz"))]
     return min([1.0, *(min(clocks) / fastest for _ in clocks[:1] if fastest)]) * _EXPLAINED
 
@@ -240,14 +147,13 @@ def _explained_share(own: GpuRecord) -> float:
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
     """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
     own = evidence.record
-    default = own.before.power_limit_default_w if own.before is not None else None
-    limit = _lowest_limit(own)
-    for phase in _compared(own, unit):
+    limit = _limit_share(own)
+    for phase in compared_phases(own, unit):
         others = [one for one in _at_the_same_time(evidence, phase) if one is not phase]
-        rates = [rate for one in others if (rate := _rate(one, unit)) is not None]
+        rates = rates_of(others, unit)
         clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
-        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit) or 0.0
-        shares = [limit / default] if limit and default and limit / default < SAME_LIMIT else []
+        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit)
+        shares = [limit] if limit is not None else []
         shares += [clock / statistics.median(clocks)] if clock and clocks else []
         if not rates or not shares:
             continue
@@ -259,17 +165,17 @@ def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | N
     return None
 
 
+@TABLE.rule("peers")
 def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement:
     """Judge each phase by those of equal GPUs: the worst decides."""
     own = evidence.record
     found: list[Judgement] = []
     unlike = False
-    for phase in _compared(own, unit):
+    for phase in compared_phases(own, unit):
         together = _at_the_same_time(evidence, phase)
         equals = equals_of(evidence, together)
         unlike = unlike or len(equals) < min(len(together), MIN_PEERS)
-        rates = [rate for other in equals if (rate := _rate(other, unit)) is not None]
-        rate = _rate(phase, unit) or 0.0
+        rates, rate = rates_of(equals, unit), _rate(phase, unit)
         peers = peers_of(rates, MIN_DEVIATION if unit == "flops" else 0.0)
         name = phase.phase.name
         if peers is not None:
@@ -292,31 +198,19 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
             continue
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     if found:
-        order = (Status.FAIL, Status.WARN, Status.PASS, Status.NOT_APPLICABLE)
-        return min(found, key=lambda one: (order.index(one.status), one.value or 0.0))
+        return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
     limited = _limited(own)
     if unlike:
         why = limited or "CONFIG: the power limits or clocks of its peers differ"
         return _beyond_excuse(evidence, unit, why) or untested(why)
-    if not _compared(own, unit):
+    if not compared_phases(own, unit):
         return untested(limited or (NO_STEADY if unit == "flops" else "no bandwidth counts"))
     return not_applicable(f"not compared: fewer than {MIN_PEERS} equal GPUs ran at the same time")
 
 
-@check(
-    "load.temperature_spread",
-    rule="degrees above the median, or above what that is at the GPU's own lower power: {limits}",
-    source=basis.OWN,
-    do=basis.HOT,
-    unit="C above the median",
-    warn=above(10),
-)
+@TABLE.check("load.temperature_spread")
 def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """No GPU is much hotter than its peers, nor than its power explains.
-
-    Reads the median temperature and power of the steady phase, and as that of the air the lowest
-    temperature of its peers before the run.
-    """
+    """Compare the temperature with that of the peers at the same power."""
     name = "temperature_c"
     steady = steady_phases(evidence.record)
     phases = _at_the_same_time(evidence, steady[-1]) if steady else []
@@ -346,64 +240,28 @@ def _per_watt(degrees: float, power: float) -> str:
     return f"{degrees / power:.3f} C/W at {power:g} W"
 
 
-_FEW_RULE = f"with fewer than {MIN_PEERS} equal GPUs, warn below a share of the best"
-
-
-@check(
-    "rate.peers",
-    rule=f"the worst phase decides; {_FEW_RULE}",
-    source=RATE_SOURCE,
-    do=basis.SLOW,
-    unit="of the median",
-    limits={**RATE_LIMITS, **_FEW},
-)
-def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as its peers.
-
-    Reads the median rate of each steady phase and of each format of products, against GPUs of the
-    model with the same power limit.
-    """
-    return _judge_peers(evidence, limits, "flops")
-
-
-@check(
-    "rate.worst",
-    rule="the share that 5 % of a phase are below: warn; a quarter of it below, or a stretch of"
-    " seconds: fail",
-    source=f"{basis.OWN}, by good H100s: 5 % were below 0.997 of the median, and the lowest second"
-    " had 0.885",
-    do=basis.compare("compare power, temperature and clocks at the time of its lowest rates."),
-    unit="of what is usual",
-    warn=below(0.90),
-    fail_quarter=below(0.80),
-    fail_stretch_s=at_least(15),
-    warn_stretch_s=at_least(6),
-)
+@TABLE.check("rate.worst")
 def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU keeps its rate in every steady phase and every copy.
-
-    Reads the rates of each second, against the median of the peers or the GPU's own best phase.
-    """
-    if evidence.now.driver == "simulated":
+    """Judge the worst moments of all steady phases and copies."""
+    if evidence.now.is_simulated:
         return not_applicable("a simulated GPU computes on the host's cores")
     found: list[tuple[Judgement, float]] = []
     for unit in ("flops", "bytes"):
-        phases = [p for p in _compared(evidence.record, unit) if p.phase.steady or unit == "bytes"]
+        phases = [
+            p for p in compared_phases(evidence.record, unit) if p.phase.steady or unit == "bytes"
+        ]
         for phase in phases:
             same = [one for one in phases if one.phase.workload == phase.phase.workload]
-            best = max(_rate(one, unit) or 0.0 for one in same)
-            peers = peers_of(
-                _rate(other, unit)
-                for other in equals_of(evidence, _at_the_same_time(evidence, phase))
-            )
+            best = max(_rate(one, unit) for one in same)
+            equals = equals_of(evidence, _at_the_same_time(evidence, phase))
+            peers = peers_of(rates_of(equals, unit))
             usual = max(
                 best, peers.median if peers is not None and not _limited(evidence.record) else 0
             )
             found.append(_judge_worst(phase, unit, usual, limits))
     if not found:
         return untested(NO_STEADY)
-    order = (Status.FAIL, Status.WARN, Status.PASS)
-    return min(found, key=lambda one: (order.index(one[0].status), one[1]))[0]
+    return min(found, key=lambda one: (one[0].status.rank, one[1]))[0]
 
 
 def _judge_worst(
@@ -429,149 +287,24 @@ def _judge_worst(
     return judged, low
 
 
-def comparable_runs(evidence: LoadEvidence) -> list[Former]:
-    """Select the earlier runs at the same power limit and with the same VBIOS."""
-    before = evidence.record.before
-    state = before and (before.power_limit_w, before.vbios)
-    return [run for run in evidence.former if (run.power_limit_w, run.vbios) == state]
-
-
-@check(
-    "bandwidth.peers",
-    rule=_FEW_RULE,
-    source=f"{basis.OWN}: five good H100s had 0.999 to 1.001 of the median, four H200s 0.996",
-    do=basis.SLOW_MEMORY,
-    unit="of the median",
-    limits={**_COPY_LIMITS, **_FEW},
-)
+@TABLE.check("bandwidth.peers")
 def _bandwidth_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory is as fast as that of the GPU's peers.
-
-    Reads the median bandwidth of the phase that copies (elementwise).
-    """
-    if evidence.now.driver == "simulated":
-        return not_applicable(_IN_MEMORY)
+    """Compare the bandwidth of the memory with that of the peers."""
+    if evidence.now.is_simulated:
+        return not_applicable(IN_MEMORY)
     return _judge_peers(evidence, limits, "bytes")
 
 
-_IN_MEMORY = "a simulated GPU copies in the host's memory"
-
-
-@check(
-    "bandwidth.history",
-    source=basis.OWN,
-    do=basis.SLOW_MEMORY,
-    unit="of the median",
-    warn=below(0.95),
-)
-def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The memory is as fast as it was.
-
-    Reads the median bandwidth of the phase that copies (elementwise) against earlier runs.
-    """
-    rates = [run.copy for run in comparable_runs(evidence) if run.copy is not None]
-    if len(rates) < MIN_RUNS:
-        text = f"{len(rates)} earlier runs of this plan on this card, at this limit"
-        return not_applicable(f"{text}; {MIN_RUNS} are needed")
-    if evidence.now.driver == "simulated":
-        return not_applicable(_IN_MEMORY)
-    own = [
-        rate for phase in _compared(evidence.record, "bytes") for rate in [_rate(phase, "bytes")]
-    ]
-    if not own:
-        return untested("no bandwidth counts")
-    lowest_own, usual = min(filter(None, own)), statistics.median(rates) * 1e12
-    measures = (format_measure("bytes_per_s", rate) for rate in (lowest_own, usual))
-    text = f"; the median of {len(rates)} runs is ".join(measures)
-    return by_limits(round(lowest_own / usual, 4), limits, text)
-
-
-@check(
-    "rate.history",
-    rule=f"fail_hotter, where fewer than {MIN_RUNS} runs were as warm as this one: {{limits}}",
-    source=f"SuperBench: 5 %; the others: {basis.OWN}",
-    do=basis.compare("compare power, temperature and clocks with the earlier runs."),
-    unit="of the median",
-    fail=below(0.95),
-    fail_hotter=below(0.90),
-    warn=below(0.97),
-)
-def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as it was.
-
-    Reads the median rates of the steady phases against earlier runs.
-    """
-    phases = steady_phases(evidence.record)
-    warm = phases[-1].median("temperature_c") if phases else None
-    runs = comparable_runs(evidence)
-    alike = [
-        run
-        for run in runs
-        if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
-    ]
-    if len(runs) < MIN_RUNS:
-        text = f"{len(runs)} earlier runs of this plan on this card, at this limit"
-        return not_applicable(f"{text}; {MIN_RUNS} are needed")
-    rates = [rate for phase in phases if (rate := _rate(phase, "flops")) is not None]
-    if not rates:
-        return untested(NO_STEADY)
-    compared = alike if len(alike) >= MIN_RUNS else runs
-    if compared is runs and alike is not runs:
-        limits = {"fail": limits["fail_hotter"], "warn": limits["fail"]}
-    own, usual = min(rates), statistics.median(run.rate for run in compared) * 1e12
-    measures = (format_measure("flops_per_s", one) for one in (own, usual))
-    text = f"; the median of {len(compared)} runs is ".join(measures)
-    return by_limits(round(own / usual, 4), limits, text)
-
-
-@check(
-    "temperature.history",
-    source=f"{basis.OWN}, as load.temperature_spread",
-    do=basis.HOT,
-    unit="C above the median",
-    warn=above(10),
-)
-def _temperature_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is not much hotter than it was.
-
-    Reads the median temperature of the last steady phase against earlier runs.
-    """
-    runs = [run for run in comparable_runs(evidence) if run.temperature_c is not None]
-    if len(runs) < MIN_RUNS:
-        return not_applicable(f"{len(runs)} earlier runs of this plan; {MIN_RUNS} are needed")
-    phases = steady_phases(evidence.record)
-    own = phases[-1].median("temperature_c") if phases else None
-    if own is None:
-        return untested(NO_STEADY)
-    usual = statistics.median(run.temperature_c or 0.0 for run in runs)
-    text = f"{own:g} C; the median of {len(runs)} runs is {usual:g} C"
-    return by_limits(round(own - usual, 4), limits, text)
-
-
-@check(
-    "rate.reference",
-    source=f"{basis.DCGM_SHARE}; the warning: {basis.OWN}, the slowest of ten good cards had 0.952",
-    do=basis.SLOW,
-    unit="of the median",
-    fail=below(0.75),
-    warn=below(0.90),
-)
+@TABLE.check("rate.reference")
 def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU is as fast as others of its model.
-
-    Reads the median rates against sentinel/burnin/checks/references.toml.
-    """
+    """Compare the rates with the references of the model."""
     if not evidence.references:
         return not_applicable(f"there is no reference for {evidence.model}")
     shares, texts = [], []
     for reference in evidence.references:
         unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
-        rates = [
-            rate
-            for phase in evidence.record.phases
-            if phase.phase.workload == reference.workload
-            and (rate := _rate(phase, unit)) is not None
-        ]
+        same = (one for one in evidence.record.phases if one.phase.workload == reference.workload)
+        rates = rates_of(same, unit)
         if rates:
             rate = min(rates)
             shares.append(rate / 1e12 / reference.median)

@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.burnin.checks import (
     golden_checks,
     growth_checks,
+    history_checks,
     kernel_checks,
     load_checks,
     measured_link_checks,
@@ -19,14 +20,16 @@ from sentinel.burnin.checks import (
     work_checks,
     xid_checks,
 )
-from sentinel.burnin.checks.check import Table, Thresholds
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.evidence import NOTHING
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
-from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
+from sentinel.burnin.checks.node_report import MOMENT
 from sentinel.burnin.checks.thresholds_file import recorded
 from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
-from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
 from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
@@ -36,6 +39,20 @@ from sentinel.protocol import __version__
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu_names import is_same_device
+
+#: All checks of a run.
+CHECKS = Table(
+    MOMENT,
+    growth_checks.TABLE,
+    load_checks.TABLE,
+    peer_checks.TABLE,
+    history_checks.TABLE,
+    work_checks.TABLE,
+    golden_checks.TABLE,
+    measured_link_checks.TABLE,
+    xid_checks.TABLE,
+    kernel_checks.TABLE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,18 +269,3 @@ def load_references() -> dict[str, tuple[Reference, ...]]:
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     found = [from_json(Counters, value, "counters") for value in values]
     return {counters.uuid: counters for counters in found}
-
-
-# --- all checks, in the order of the report --------------------------------------------------
-
-CHECKS = Table(
-    MOMENT,
-    growth_checks.TABLE,
-    load_checks.TABLE,
-    peer_checks.TABLE,
-    work_checks.TABLE,
-    golden_checks.TABLE,
-    measured_link_checks.TABLE,
-    xid_checks.TABLE,
-    kernel_checks.TABLE,
-)

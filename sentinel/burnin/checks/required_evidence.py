@@ -16,6 +16,11 @@ from sentinel.protocol.counters import Counters
 _REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 #: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
 _VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}[ABCQ]$")
+#: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
+_COMPARISONS: Mapping[str, str] = {
+    "rate.peers": "peers",
+    "rate.reference": "reference",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +93,6 @@ REQUIRED = (
     Required(what="temperatures", checks=("temperature.sensor", "temperature.memory")),
     Required(what="temperatures", checks=("temperature.gpu", "temperature.limit"), any_of=True),
 )
-_UNJUDGED = frozenset({Status.NOT_TESTED, Status.NOT_APPLICABLE})
-
-
-def judged_checks(results: Collection[CheckResult]) -> frozenset[str]:
-    """Select the checks that have judged."""
-    return frozenset(result.id for result in results if result.status not in _UNJUDGED)
 
 
 def missing_evidence(
@@ -144,13 +143,6 @@ def _is_judged(
         of_twins = result.id in twins and result.id != "nvlink.inactive"
         return not has_it and not of_twins
     return result.status is not Status.NOT_TESTED
-
-
-#: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
-_COMPARISONS: Mapping[str, str] = {
-    "rate.peers": "peers",
-    "rate.reference": "reference",
-}
 
 
 def not_compared(results: Collection[CheckResult]) -> tuple[str, ...]:

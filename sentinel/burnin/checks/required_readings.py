@@ -7,10 +7,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sentinel.burnin.checks import counter_checks, link_checks
-from sentinel.burnin.checks.check import CheckResult, Status, Table, Thresholds
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.protocol.counters import Counters
+
+_CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +81,6 @@ REQUIRED = (
     ),
 )
 
-_CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
-
-
-#: A check that has judged nothing.
-_UNJUDGED = frozenset({Status.NOT_TESTED, Status.NOT_APPLICABLE})
-
 
 def unread_groups(
     statuses: Mapping[str, Status], failed: Mapping[str, str], twins: AbstractSet[str] = frozenset()
@@ -105,7 +102,7 @@ def unread_groups(
         error = next((failed[name] for name in failed if name.startswith(group.counters)), None)
         if error is not None and known - {Status.NOT_APPLICABLE} == {Status.NOT_TESTED}:
             found[group.name] = error
-        elif known <= _UNJUDGED and Status.NOT_APPLICABLE in known:
+        elif Status.NOT_APPLICABLE in known and not any(status.has_judged for status in known):
             unjudged[group.name] = "not supported, though another GPU of its model has it"
             if group.of_model and not twins.isdisjoint(group.checks):
                 found[group.name] = unjudged[group.name]

@@ -5,48 +5,47 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from sentinel.burnin.checks import basis
+from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Table,
-    above,
-    below,
     by_limits,
     describe,
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.load_checks import NO_STEADY, LoadEvidence, steady_phases
-from sentinel.burnin.checks.peer_checks import MIN_PEERS, equals_of, usual_rate
+from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, steady_phases
+from sentinel.burnin.checks.peer_checks import equals_of
+from sentinel.burnin.checks.peers import MIN_PEERS, usual_rate
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.run_folder import is_copy
 from sentinel.protocol.stressor import LinkPart
 
 TABLE = Table()
-check = TABLE.check
 
 #: So many other GPUs of the model, or more, must have done what one could not.
 _OTHERS = 3
+#: So much of the time that counts of a steady phase, and of another one, must be in its samples.
+_RECORDED_SHARES = {True: 0.7, False: 0.5}
+#: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
+_SHORT, _VERY_SHORT = 15, 5
+#: No reading is missing for longer, in seconds.
+_GAP_S = 20.0
+#: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
+_NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
+#: Readings that each GPU has, and one that answered once must answer again.
+_READ = ("power_w", "temperature_c", "sm_clock_mhz")
+#: The units of work, and what is said of them.
+_UNITS = ("flops", "bytes", "iterations", "checks")
 
 
-@check(
-    "phase.given_up",
-    rule="fail if 3 peers or more have done it, warn if fewer: {limits}",
-    source=basis.OWN,
-    do=basis.isolate("the reason names what the stressors of this phase met."),
-    unit="phases",
-    warn=above(0),
-)
+@TABLE.check("phase.given_up")
 def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU can do every phase that its peers can.
-
-    Reads the reason for which a phase was given up, on all GPUs of the model.
-    """
+    """Count the phases that were given up here and done on a peer."""
     found: list[tuple[int, str]] = []
     for number, phase in enumerate(evidence.record.phases):
-        why = phase.work.get("given_up")
+        why = phase.work.given_up
         others = [
             peer.phases[number] for peer in evidence.peers if peer.uuid != evidence.record.uuid
         ]
@@ -59,31 +58,9 @@ def _phase_given_up(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return judged
 
 
-#: So much of the time that counts of a steady phase, and of another one, must be in its samples.
-_RECORDED_SHARES = {True: 0.7, False: 0.5}
-#: Of a phase of fewer intervals between samples, a sample is enough, or none is needed.
-_SHORT, _VERY_SHORT = 15, 5
-#: No reading is missing for longer, in seconds.
-_GAP_S = 20.0
-#: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
-_NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
-#: Readings that each GPU has, and one that answered once must answer again.
-_READ = ("power_w", "temperature_c", "sm_clock_mhz")
-
-
-@check(
-    "load.recorded",
-    rule="not tested if less than 0.7 of a steady phase, or half of another, is in its samples",
-    source=basis.OWN,
-    do=basis.NOTHING,
-    unit="of the time",
-)
+@TABLE.check("load.recorded")
 def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """The work and the readings of every phase were recorded.
-
-    Reads the samples of each second against the stretches that count, and what was measured of
-    links against what the peers have.
-    """
+    """Judge the share of the time that the samples cover."""
     record = evidence.record
     if not steady_phases(record):
         return untested(NO_STEADY)
@@ -151,7 +128,7 @@ def _links_share(evidence: LoadEvidence, number: int) -> float:
 
     def links(record: GpuRecord) -> tuple[int, set[tuple[str, int | None]]]:
         rows = [one.values for one in record.phases[number].links]
-        is_real = evidence.now.driver != "simulated"
+        is_real = not evidence.now.is_simulated
         rows = [row for row in rows if row["checked"] and (row["rate"] is not None or not is_real)]
         size = max((int(row["size"]) for row in rows), default=0)
         return size, {(row["part"], row["peer"]) for row in rows if row["part"] not in _NOT_ALL}
@@ -168,27 +145,10 @@ def _name_of(phase: PhaseRecord) -> str:
     return phase.phase.workload.partition(":")[0]
 
 
-#: The units of work, and what is said of them.
-_UNITS = ("flops", "bytes", "iterations", "checks")
-
-
-@check(
-    "work.peers",
-    rule=f"the worst phase that was not interrupted; with fewer than {MIN_PEERS} equal GPUs, of the"
-    " best, and warn only",
-    source=f"{basis.OWN}, lenient, since the spread of most work was not measured",
-    do=basis.SLOW,
-    unit="of the median",
-    fail=below(0.5),
-    warn=below(0.8),
-)
+@TABLE.check("work.peers")
 def _work_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """The GPU has done as much of every phase in a second as its peers.
-
-    Reads the products, bytes and iterations of each phase, against GPUs of the model with the same
-    power limit.
-    """
-    if evidence.now.driver == "simulated":
+    """Compare the work per second with that of the peers."""
+    if evidence.now.is_simulated:
         return not_applicable("a simulated GPU works on the host's cores")
     found = []
     for number, phase in enumerate(evidence.record.phases):
@@ -220,14 +180,14 @@ def _is_whole(phase: PhaseRecord) -> bool:
     What is interrupted begins again. Units compile their kernels at times of their own.
     """
     is_even = not phase.phase.together and _name_of(phase) != "units"
-    return is_even and phase.complete and not phase.work.get("interruptions")
+    return is_even and phase.complete and not phase.work.interruptions
 
 
 def _done(phase: PhaseRecord, unit: str) -> float:
     """Compute what was done in a second, warming up included: the lesser of total and samples."""
-    seconds = sum(float(phase.work.get(name) or 0.0) for name in ("seconds", "uncounted"))
+    seconds = phase.work.seconds + phase.work.uncounted
     sampled = sum(float(one.values["seconds"]) for one in phase.reports)
     counted = sum(float(one.values.get(unit) or 0.0) for one in phase.reports)
-    rates = [float(phase.work.get(unit) or 0.0) / seconds] if seconds else []
+    rates = [getattr(phase.work, unit) / seconds] if seconds else []
     rates += [counted / sampled] if sampled else []
     return min(rates, default=0.0)

@@ -8,23 +8,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from sentinel.burnin.checks import basis
-from sentinel.burnin.checks.check import (
-    Action,
-    Judgement,
-    Limits,
-    Severity,
-    Status,
-    Table,
-    Thresholds,
-)
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import Judgement, Limits, Status, Thresholds
 from sentinel.burnin.record import GpuRecord
-from sentinel.core.burnin_progress import COUNTS
+from sentinel.protocol.commands import COUNTS, PhaseWork
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size
 
 TABLE = Table()
-check = TABLE.check
 
 #: The beginning of the ids; what follows is the kind of a problem.
 _PREFIX = "workload."
@@ -33,22 +24,6 @@ _PREFIX = "workload."
 #: the host change it by 64 KiB for a moment.
 _NOISE = 2**20
 
-#: What to do about each kind of failure.
-_REMEDIES = {
-    FailureKind.WORKLOAD: "Fix the error, or catch it if it is expected.",
-    FailureKind.RETURNED: "Continue until ctx.pace() is False: `while ctx.pace(): ...`.",
-    FailureKind.MALFORMED: "",  # the reason says what to write
-    FailureKind.UNUSABLE: "",
-    FailureKind.OUT_OF_MEMORY: "Work in ctx.chunks, and allocate everything else before the "
-    "second call of ctx.pace(); or leave more free with --memory.",
-    FailureKind.NOT_READY: "Call ctx.pace() twice, and soon: preparation ends at the second call.",
-    FailureKind.HANG: "Queue at most ctx.quantum seconds of work between two calls of ctx.pace().",
-    FailureKind.PEERS: "Run it in a burn-in, in a phase together: alone, it has no group.",
-    FailureKind.STUCK: "Release the GIL in native code, or split the work.",
-    FailureKind.GARBAGE: "Do not use the stressor's socket, and report once a round.",
-    FailureKind.CRASH: "Check its standard error; a library that it calls may have a bug.",
-    FailureKind.SPAWN: "Free processes, memory or file descriptors of this host.",
-}
 #: The failures without which nothing was tried: no stressor can run.
 _UNUSABLE = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED, FailureKind.SPAWN})
 
@@ -98,8 +73,8 @@ class TrialEvidence:
         return self.last("stressor.ready")
 
     @property
-    def work(self) -> Mapping[str, Any]:
-        """What was done: the fields of the end of the phase."""
+    def work(self) -> PhaseWork:
+        """What was done."""
         return self.record.phases[0].work
 
     @cached_property
@@ -194,43 +169,18 @@ def describe_processes(listed: Any) -> str:
 # --- the checks ------------------------------------------------------------------------------
 
 
-def _do(text: str) -> Action:
-    return Action(Severity.CONFIG, text)
+@TABLE.rule("failure")
+def _failure(evidence: TrialEvidence, _: Limits, kind: str) -> Judgement:
+    """Judge whether the stressor failed in this way."""
+    failure = evidence.failure
+    if failure is None or failure["kind"] != kind:
+        return Judgement(status=Status.PASS)
+    return Judgement(status=Status.FAIL, evidence=failure["reason"])
 
 
-def _failure_check(kind: FailureKind, remedy: str) -> None:
-    """Declare the check for one kind of failure."""
-
-    @check(f"{_PREFIX}{kind}", source=basis.OWN, do=_do(remedy))
-    def judge(evidence: TrialEvidence, _: Limits) -> Judgement:
-        """The stressor does not fail in this way.
-
-        Reads the failure of the stressor.
-        """
-        failure = evidence.failure
-        if failure is None or failure["kind"] != kind:
-            return Judgement(status=Status.PASS)
-        return Judgement(status=Status.FAIL, evidence=failure["reason"])
-
-
-for _kind, _remedy in _REMEDIES.items():
-    _failure_check(_kind, _remedy)
-
-
-@check(
-    f"{_PREFIX}memory_growth",
-    source=basis.OWN,
-    unit="bytes",
-    do=_do(
-        "Allocate all memory, and run each kind of work, before the second call of ctx.pace(); "
-        "libraries load kernels and allocate workspace at their first use."
-    ),
-)
+@TABLE.check("workload.memory_growth")
 def memory_growth(evidence: TrialEvidence, _: Limits) -> Judgement:
-    """The used memory is constant after Ready, unless a known process takes it.
-
-    Reads the used memory of the GPU, and the evidence of a yield.
-    """
+    """Judge the growth of the used memory after Ready."""
     grown = evidence.grown
     what = f"the used memory grew by {format_size(grown)} after it was ready"
     if evidence.newcomer is None:
@@ -244,20 +194,9 @@ def memory_growth(evidence: TrialEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.FAIL, value=grown, evidence=what)
 
 
-@check(
-    f"{_PREFIX}long_quantum",
-    source=basis.OWN,
-    unit="s",
-    do=_do(
-        "Queue less: ctx.measure(work) measures the time of some work, ctx.quantum is the time to "
-        "fill. Do not wait in the loop."
-    ),
-)
+@TABLE.check("workload.long_quantum")
 def long_quantum(evidence: TrialEvidence, _: Limits) -> Judgement:
-    """The workload calls ctx.pace() in time, but for once on a busy host.
-
-    Reads the longest quantum of each report: most of them, or two, are too long.
-    """
+    """Judge the longest time between two calls of ``ctx.pace()``."""
     longest = max(evidence.quanta, default=0.0)
     long = sum(quantum > MAX_QUANTUM_S for quantum in evidence.quanta)
     if long < 2 and 2 * long <= len(evidence.quanta):  # noqa: PLR2004 - as said
@@ -269,17 +208,9 @@ def long_quantum(evidence: TrialEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.FAIL, value=longest, evidence=what)
 
 
-@check(
-    f"{_PREFIX}slow_stop",
-    source=basis.OWN,
-    unit="s",
-    do=_do("Return as soon as ctx.pace() is False, and call it every 50 ms or sooner."),
-)
+@TABLE.check("workload.slow_stop")
 def slow_stop(evidence: TrialEvidence, _: Limits) -> Judgement:
-    """The workload returns when it is asked to.
-
-    Reads the end of the stressor.
-    """
+    """Judge whether the stressor had to be killed at its stop."""
     stop = evidence.stop
     asked = evidence.ready is not None and evidence.interrupted is None
     if not evidence.record.is_unkillable and not (asked and stop is not None and stop["killed"]):
@@ -289,18 +220,11 @@ def slow_stop(evidence: TrialEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.FAIL, evidence=what)
 
 
-@check(
-    f"{_PREFIX}wrong_results",
-    source=basis.OWN,
-    do=_do("Try a built-in workload such as gemm on this GPU, and this one on another GPU."),
-)
+@TABLE.check("workload.wrong_results")
 def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
-    """The workload reports no wrong result.
-
-    Reads the results that its reports count, and its findings.
-    """
+    """Count the wrong results and findings that were reported."""
     errors, findings = (
-        evidence.work.get("errors", 0),
+        evidence.work.errors,
         len(evidence.record.named("stressor.finding")),
     )
     if not errors and not findings:
@@ -312,21 +236,11 @@ def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.FAIL, value=errors, evidence=what)
 
 
-@check(
-    f"{_PREFIX}no_report",
-    source=basis.OWN,
-    do=_do(
-        "Call ctx.report() in each round, or try it for longer with --for. Without reports its "
-        "rates and checks are unknown, and a burn-in cannot count them."
-    ),
-)
+@TABLE.check("workload.no_report")
 def no_report(evidence: TrialEvidence, _: Limits) -> Judgement:
-    """The workload reports its work.
-
-    Reads what its reports count.
-    """
-    seconds = evidence.work.get("seconds", 0.0)
-    if not seconds or any(evidence.work.get(count) for count in COUNTS):
+    """Judge whether any work was reported."""
+    seconds = evidence.work.seconds
+    if not seconds or any(getattr(evidence.work, count) for count in COUNTS):
         return Judgement(status=Status.PASS)
     what = f"it reported no work in {format_duration(seconds)}"
     return Judgement(status=Status.WARN, evidence=what)

@@ -8,22 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from sentinel.burnin.checks.check import (
-    Action,
-    Judgement,
-    Limits,
-    Severity,
-    Status,
-    Table,
-    untested,
-)
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.check import Judgement, Limits, Severity, Status, untested
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
 from sentinel.core.child_facts import is_of_own_end
-from sentinel.core.gpu_state import OwnEnd
-from sentinel.protocol.xids import CATALOG, XIDS, Xid, XidMeaning
+from sentinel.protocol.xids import CATALOG, XIDS, OwnEnd, Xid, XidMeaning
 
 TABLE = Table()
 
@@ -43,17 +35,9 @@ SEVERITIES = {
 }
 
 
-@TABLE.check(
-    "xid",
-    rule="the table of XIDs; the driver's own action (154) wins",
-    source=CATALOG,
-    do=Action(Severity.ISOLATE, "the action of the worst XID"),
-)
+@TABLE.check("xid")
 def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """No XID tells of a fault.
-
-    Reads the kernel's log, and NVML's events where it cannot be read.
-    """
+    """Judge the XIDs of the GPU."""
     record = evidence.record
     unread, missed = evidence.kernel_log_error, record.missed_by_nvml()
     if not record.closed:
@@ -109,8 +93,7 @@ def judge_xids(
     found = list(_judged(events, kills, own_pids, overrides or {}, under_load or Stretches(())))
     actions = [event for event in events if event.number == _RECOVERY_ACTION]
     found[:0] = [_judge_action(event) for event in reversed(actions)]
-    order = (Status.FAIL, Status.WARN, Status.PASS)
-    found.sort(key=lambda judged: order.index(judged.status))  # the action before its equals
+    found.sort(key=lambda judged: judged.status.rank)  # the action before its equals
     counts: Counter[int] = Counter()
     for event in events:
         counts[event.number] += event.count

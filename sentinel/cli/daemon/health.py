@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from sentinel.burnin.checks.check import Status
-from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line
+from sentinel.burnin.checks.node_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import acknowledge

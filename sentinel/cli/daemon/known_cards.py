@@ -14,7 +14,7 @@ import click
 from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence
 from sentinel.burnin.checks.expected_checks import EXPECTED
-from sentinel.burnin.checks.node_checks import judge_node, proven_fault, results_of
+from sentinel.burnin.checks.node_report import judge_node, proven_fault, results_of
 from sentinel.burnin.checks.required_readings import unread
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import find_plan

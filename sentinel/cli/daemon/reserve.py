@@ -11,8 +11,10 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import click
@@ -20,20 +22,21 @@ import click
 from sentinel.cli.display.gpu_table import (
     describe_queued,
     describe_reserved,
+    holder_of,
     process_of,
     user_of,
     who,
 )
 from sentinel.cli.display.log_lines import format_clock
-from sentinel.cli.display.output import Table, printable
+from sentinel.cli.display.output import Table, is_interactive, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
-from sentinel.client import Client, ReservationInfo, connect
+from sentinel.client import Client, ReservationInfo, Status, connect
 from sentinel.client.verbs import OnWait
-from sentinel.errors import ConfigError, SentinelError
+from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.protocol.api_types import Holder
-from sentinel.units import format_size
+from sentinel.units import format_duration, format_size
 
 _Function = Callable[..., Any]
 
@@ -43,35 +46,93 @@ _RESERVATIONS = Table(("ID", "GPU", "UNTIL", "BY", "REASON"), flexible=4)
 _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 
 quiet_option = click.option(
-    "--silent", "-q", "quiet", is_flag=True, help="Do not report the place in the queue."
+    "--silent", "-q", "quiet", is_flag=True, help="Do not report what is waited for."
 )
 
 
 def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
-    """Return a function that reports a place in the queue and who is before, unless ``quiet``."""
+    """Return a function that reports for how long and for what a request waits, unless ``quiet``.
+
+    What has not changed is repeated on a terminal only.
+    """
+    last_place: int | None = None
 
     def report(one: ReservationInfo) -> None:
-        earlier: Sequence[ReservationInfo] = ()
-        held: Sequence[ReservationInfo] = ()
+        nonlocal last_place
+        is_first, is_known = last_place is None, one.place == last_place
+        if is_known and not is_interactive(sys.stderr):
+            return
+        last_place = one.place
+        lines = [f"sentinel: {_describe_wait(one, with_time=not is_first)}"]
         with contextlib.suppress(SentinelError):  # the place is worth a line without them
-            held = client.reservations()
-            if one.place > 1:
-                earlier = [other for other in client.queue() if other.place < one.place]
-        lines = [f"sentinel: place {one.place} in the queue: {describe_queued(one)}"]
-        lines += [
-            f"  before it: {describe_reserved(other)}{who(other.holder)}"
-            for other in held
-            if not one.indices or set(one.indices) & set(other.indices)
-        ][:_MAX_EARLIER]
-        lines += [
-            f"  before it, at place {other.place}: {describe_queued(other)}"
-            for other in earlier[:_MAX_EARLIER]
-        ]
-        if len(earlier) > _MAX_EARLIER:
-            lines.append(f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reserve --list")
+            lines += _obstacles(client.status(), one)
         click.echo("\n".join(map(printable, lines)), err=True)
 
     return None if quiet else report
+
+
+def _describe_wait(one: ReservationInfo, *, with_time: bool) -> str:
+    """Describe what a request has so far, and how long it has waited for the rest."""
+    seconds = round((datetime.now(UTC) - one.since).total_seconds())
+    waited = f", after {format_duration(max(0, seconds))}" if with_time else ""
+    if one.place:
+        return f"place {one.place} in the queue{waited}: {describe_queued(one)}"
+    return f"not free yet{waited}: {describe_reserved(one)}"
+
+
+def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
+    """Yield what a request waits for: foreign processes, reservations, and earlier requests."""
+
+    def is_wanted(indices: Iterable[int]) -> bool:
+        return not one.indices or not set(one.indices).isdisjoint(indices)
+
+    for gpu in status.gpus:
+        if is_wanted([gpu.index]) and gpu.occupancy != "IDLE":
+            yield f"  GPU {gpu.index}: {holder_of(gpu, ()) or gpu.reason}"
+    held = [other for other in status.reservations if is_wanted(other.indices) and one.place]
+    for other in held[:_MAX_EARLIER]:
+        yield f"  before it: {describe_reserved(other)}{who(other.holder)}"
+    earlier = [other for other in status.queue if other.place < one.place]
+    for other in earlier[:_MAX_EARLIER]:
+        yield f"  before it, at place {other.place}: {describe_queued(other)}"
+    if len(earlier) > _MAX_EARLIER:
+        yield f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reserve --list"
+
+
+def _reserve(
+    client: Client,
+    count: int | None,
+    gpus: tuple[str, ...],
+    *,
+    wait: float,
+    quiet: bool,
+    **wish: Any,
+) -> ReservationInfo:
+    """Reserve GPUs of those that an inherited CUDA_VISIBLE_DEVICES shows.
+
+    Raises:
+        ConfigError: No GPUs are named, or the numbers in the variable are not known.
+        SentinelError: As :meth:`Client.reserve`.
+    """
+    if count is None and not gpus:
+        raise ConfigError(
+            "give the number of GPUs, or their names",
+            "Such as --count 2, or --gpus 0,GPU-952937bc, or both.",
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and not client.address.host:
+        from sentinel.cli.daemon.visible import restrict  # slow to import
+
+        count, gpus = restrict(client.status(), visible, count, gpus)
+    wanted, among = (gpus, None) if count is None else (count, gpus or None)
+    on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
+    try:
+        return client.reserve(wanted, among=among, wait=wait, on_wait=on_wait, **wish)
+    except (ConflictError, TimedOutError) as error:
+        if 0 < wait <= time.monotonic() - began:
+            what = error.what.rstrip(".")
+            error.what = f"gave up after {format_duration(wait)}: {what}. Wait longer: --wait 8h"
+        raise
 
 
 def _list_option(nouns: str) -> Callable[[_Function], _Function]:
@@ -109,7 +170,8 @@ def reserve(
     """Reserve GPUs; print their UUIDs, one per line, when their memory is free.
 
     While too few are available, the request waits in a queue, first come, first served. Exit code 1
-    if they are not available within --wait; then nothing is reserved.
+    if they are not available within --wait; then nothing is reserved. If CUDA_VISIBLE_DEVICES is
+    set, only the GPUs that it shows are reserved; with --connect, it does not matter.
     """
     if as_list:
         return _list_reservations(client)
@@ -117,10 +179,7 @@ def reserve(
         return _cancel_reservations(client, cancel)
     if seconds is None:
         raise ConfigError("give the duration of the reservation", "Such as --for 1h.")
-    on_wait = place_reporter(client, quiet=quiet)
-    got = client.reserve(
-        options.chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
-    )
+    got = _reserve(client, count, gpus, reason=reason, seconds=seconds, wait=wait, quiet=quiet)
     end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
     indices = ", ".join(map(str, got.indices))
     return options.Printed(
@@ -240,7 +299,7 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 @click.option(
     "--reason", metavar="TEXT", help="The purpose, shown to other users.  [default: the command]"
 )
-@options.wait_option("Maximum wait for the GPUs and their memory")
+@options.wait_option("Maximum wait for the GPUs and their memory", default=None)
 @quiet_option
 @options.address_options
 @click.argument("command", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True)
@@ -256,20 +315,18 @@ def exec_(
 ) -> int:
     """Run a command on reserved GPUs.
 
-    CUDA_VISIBLE_DEVICES has the UUIDs of these GPUs, so the command sees no others. While too few
-    GPUs are available, it waits in a queue, first come, first served. The exit code
-    is the command's, or 127 if there is no such command, 126 if it cannot be executed, and 1 if the
-    GPUs are not available within --wait.
+    CUDA_VISIBLE_DEVICES has the UUIDs of these GPUs, so the command sees no others. If it is set
+    already, they are chosen among the GPUs that it shows. While too few are available, the request
+    waits in a queue, first come, first served. The exit code is the command's, or 127 if there is
+    no such command, 126 if it cannot be executed, and 1 if the GPUs are not available within
+    --wait.
     """
-    wanted = options.chosen(count, gpus)
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
-    reservation = client.reserve(
-        wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(client, quiet=quiet)
-    )
+    reservation = _reserve(client, count, gpus, reason=purpose, wait=wait, bound=True, quiet=quiet)
     try:
         _replace_process(path, command, reservation.gpus)
     except OSError as error:

@@ -31,11 +31,12 @@ from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
 from sentinel.config.specs import shadowed
+from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, SentinelError
-from sentinel.host import simulation
+from sentinel.host import registry, simulation
 from sentinel.host.daemon_lookup import list_daemons
 from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import Places, places, prepare, prepare_log
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, Places, places, prepare, prepare_log
 from sentinel.host.process_setup import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.host.unprivileged import look_up
@@ -51,9 +52,9 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
         workloads_of,
         workloads_of_plan,
     )
+    from sentinel.host.event_lines import Sink, json_lines
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
-    from sentinel.supervisor.event_log import Sink, json_lines
 
 #: A daemon that does not answer must not delay a look at the GPUs.
 _TIMEOUT_S = 1.0
@@ -87,17 +88,29 @@ def command(
 ) -> int:
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
-    config = replace(checked(sources), dry_run=dry_run or monitor, explain=explain)
-    config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
+    config = replace(checked(sources), dry_run=dry_run or monitor)
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
+    orders = Orders(
+        paused=monitor or flags["paused"],
+        burnin_only=flags["burnin_only"],
+        repeat=plan is not None,
+        explain=explain,
+    )
+    options = Options(
+        config=config,
+        orders=orders,
+        given=sources.given,
+        simulate=simulate,
+        lent=flags["lent"],
+    )
     if flags["list_"]:
         found = survey.inventory(options).gpus
         return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)
     if flags["once"]:
         daemons = find_stressors(simulate)
-        rows = [survey.with_daemons(row, daemons) for row in survey.survey(options)]
+        surveyed = survey.survey(config, sources.given, simulate=simulate)
+        rows = [survey.with_daemons(row, daemons) for row in surveyed]
         lines = (line for row in rows for line in _survey_lines(row, explain=explain))
         return Printed(json={"gpus": rows}, lines=lines).show(as_json=not text)
     if not (flags["daemon"] or flags["burnin_only"]):  # the command that starts it has done it
@@ -108,6 +121,8 @@ def command(
         if _goes_to_journal(detached=serve.detached):
             serve = replace(serve, journal=match_of_this_run(os.environ))
         options = replace(options, serve=replace(serve, recorded=not flags["private"]))
+        if not (flags["daemon"] or flags["private"]):
+            warn_of_no_link()
     else:
         option = "--no-api" if flags["no_api"] else "--dry-run"
         why = f"since {option} starts no API process, which sends them"
@@ -228,7 +243,7 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
     if sources.source_of("workload") == "--workload":
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
-    return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
+    return replace(config, plan=chosen, workload=chosen.phases[0].workload)
 
 
 def check_before_start(config: Config, sources: Sources, plan: str | None) -> None:
@@ -254,6 +269,16 @@ def check_before_start(config: Config, sources: Sources, plan: str | None) -> No
     check_workloads(named, account_of(config, sources))
     for warning in shadowed():
         click.echo(f"sentinel: warning: {warning}", err=True)
+
+
+def warn_of_no_link() -> None:
+    """Print a warning if other commands find a daemon only by variables that are set now."""
+    chosen = [name for name in (SOCKET_VARIABLE, SIMULATED) if os.environ.get(name)]
+    why = registry.why_not_linked(os.environ, os.getuid()) if chosen else None
+    if why is not None:
+        what = f"other commands find this daemon only with {chosen[0]}={os.environ[chosen[0]]}"
+        remedy = "Set HOME or XDG_STATE_HOME to a folder that you can write."
+        click.echo(f"sentinel: warning: {what}: {why}\n{remedy}", err=True)
 
 
 def account_of(config: Config, sources: Sources) -> Account | None:

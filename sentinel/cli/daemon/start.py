@@ -15,7 +15,12 @@ import click
 from click.core import ParameterSource
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
+from sentinel.cli.daemon.run import (
+    check_before_start,
+    warn_of_no_link,
+    with_chosen_log,
+    with_plan,
+)
 from sentinel.cli.display import gpu_table
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
@@ -37,7 +42,7 @@ from sentinel.errors import (
     ServiceError,
 )
 from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import SIMULATED, Places, places
+from sentinel.host.paths import SIMULATED, Places, check_own, places
 from sentinel.host.registry import running
 from sentinel.host.simulation import Registry, default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
@@ -231,6 +236,7 @@ def command(
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
+        warn_of_no_link()
         own = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
         try:
             pid = start_detached(own, where, START_TIMEOUT_S).pid
@@ -322,8 +328,15 @@ def _warnings(where: Places) -> list[str]:
 
 
 def _places(*, simulated: bool) -> Places:
-    """Return the paths of the daemon."""
+    """Return the paths of the daemon.
+
+    Raises:
+        ConfigError: The simulated GPUs belong to another user.
+    """
     folder = default_folder().absolute() if simulated else None
+    with contextlib.suppress(OSError):  # it is made later
+        if folder is not None:
+            check_own(folder, f"Set {SIMULATED} to a folder of your own.")
     return places(os.environ, os.getuid(), folder)
 
 

@@ -69,7 +69,7 @@ def row(
         _name(gpu),
         gpu_state(gpu),
         "" if gpu.since_s is None else format_brief(gpu.since_s),
-        _holder(gpu, reservations),
+        holder_of(gpu, reservations),
         _memory(gpu),
         "" if gpu.utilization is None else f"{gpu.utilization:.0%}",
         "" if gpu.temperature_c is None else f"{gpu.temperature_c}C",
@@ -201,6 +201,8 @@ def describe_queued(one: ReservationInfo) -> str:
     """Describe a request in the queue: what it waits for, since when, for whom."""
     named = ", ".join(map(str, one.indices))
     what = f"GPU {named}" if named else format_count(one.count, "GPU")
+    if named and one.count < len(one.indices):
+        what = f"{one.count} of {what}"
     why = f" for {one.reason}" if one.reason else ""
     since = f"{one.since.astimezone():%H:%M:%S}"
     return f"{one.id} waits for {what}{why} since {since}{who(one.holder)}"
@@ -275,7 +277,7 @@ def rate(gpu: GpuStatus) -> str:
     return f"{gpu.iterations_per_s:.3g}/s" if gpu.iterations_per_s else ""
 
 
-def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
+def holder_of(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     """Format the holder of a GPU: sentinel, foreign processes, or a reservation."""
     if has_stressor(gpu):
         session = f" [{gpu.session}]" if gpu.session else ""

@@ -20,8 +20,8 @@ from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import Gpu
 
 if TYPE_CHECKING:  # slow to import, and not needed to read
-    from sentinel.core.step import Event
-    from sentinel.supervisor.event_log import Sink
+    from sentinel.host.event_lines import Sink
+    from sentinel.protocol.events import Event
 
 #: The field with the whole event as JSON, as in the file of a log; the reader takes it.
 JSON_FIELD = "SENTINEL_JSON"
@@ -43,7 +43,7 @@ _PRIORITIES = {Kind.FINDING: _WARNING, Kind.COMMAND: _NOTICE, Kind.DETAIL: _INFO
 
 def journal_sink(journal: Journal, gpus: Mapping[str, Gpu]) -> Sink:
     """Build a sink that sends each event to the journal."""
-    from sentinel.supervisor.event_log import event_object
+    from sentinel.host.event_lines import event_object
 
     def write(event: Event) -> None:
         journal.send(entry(event_object(event, gpus)))

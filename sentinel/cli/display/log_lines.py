@@ -22,9 +22,9 @@ from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
-    from sentinel.core.step import Event
+    from sentinel.host.event_lines import Sink
+    from sentinel.protocol.events import Event
     from sentinel.protocol.gpu import Gpu
-    from sentinel.supervisor.event_log import Sink
 
 
 _Fields = Mapping[str, Any]
@@ -190,6 +190,8 @@ def _caller(by: _Fields | None) -> str:
         return "its time has expired"
     if by["via"] == "sentinel":
         return "its process or its request has ended"
+    if by["via"] == "signal":
+        return "by a signal"
     # Events of older daemons, in their logs, have no name.
     number = f"uid {by['uid']}" if by["uid"] is not None else "a client"
     user = by.get("user") or number

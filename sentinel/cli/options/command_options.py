@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
-from sentinel.units import parse_duration, split_selectors
+from sentinel.units import parse_duration, parse_duration_or_zero, split_selectors
 
 if TYPE_CHECKING:
     from sentinel.client import Client, Outcome, Status
@@ -115,21 +116,29 @@ def _address(socket: str | None, tcp: str | None, token: str | None, *, simulate
 # --- options ---------------------------------------------------------------------------------
 
 
-def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Parse a duration in seconds."""
-    if text is None or context.resilient_parsing:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError(f"{option.opts[0]}: {error}") from None
+def _seconds(
+    parse: Callable[[str], float],
+) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Return the callback of an option that parses a duration in seconds."""
+
+    def parsed(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+        if text is None or context.resilient_parsing:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{option.opts[0]}: {error}") from None
+
+    return parsed
 
 
-def _seconds_or_none(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Parse a duration in seconds that may be 0."""
-    if text.strip() in {"0", "0s"}:
-        return 0.0
-    return _seconds(context, option, text) or 0.0
+_seconds_or_zero = _seconds(parse_duration_or_zero)
+
+
+def _longest_wait(context: click.Context, option: click.Parameter, text: str | None) -> float:
+    """Parse a duration in seconds that may be 0; without one, there is no limit."""
+    seconds = _seconds_or_zero(context, option, text)
+    return math.inf if seconds is None else seconds
 
 
 def duration(
@@ -149,22 +158,23 @@ def duration(
         flag,
         name,
         metavar="[TIME]" if alone else "TIME",
-        callback=_seconds,
+        callback=_seconds(parse_duration),
         help=text,
         required=required,
         **optional,
     )
 
 
-def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
-    """Return the option ``--wait``."""
+def wait_option(text: str, default: str | None = "30s") -> Callable[[_Function], _Function]:
+    """Return the option ``--wait``; its default is no limit if that is None."""
+    limit = "  [default: no limit]" if default is None else ""
     return click.option(
         "--wait",
         metavar="TIME",
         default=default,
         show_default=True,
-        callback=_seconds_or_none,
-        help=f"{text}; 0 does not wait.",
+        callback=_longest_wait,
+        help=f"{text}; 0 does not wait.{limit}",
     )
 
 
@@ -336,22 +346,11 @@ def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]
 
 #: Adds ``count``: a number of any GPUs.
 count_option = click.option(
-    "--count", metavar="N", type=click.IntRange(1, 128), help="This many GPUs, whichever are free."
+    "--count",
+    metavar="N",
+    type=click.IntRange(1, 128),
+    help="This many GPUs, of all or of those that are named, whichever are free.",
 )
-
-
-def chosen(count: int | None, gpus: tuple[str, ...]) -> int | tuple[str, ...]:
-    """Return the count or the selectors.
-
-    Raises:
-        ConfigError: Neither or both were given.
-    """
-    if (count is None) == (not gpus):
-        raise ConfigError(
-            "give the number of GPUs, or their names",
-            "Either --count 2, or --gpus 0,GPU-952937bc.",
-        )
-    return gpus if count is None else count
 
 
 def only(status: Status, gpus: Sequence[str]) -> Status:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.checks import node_checks
+from sentinel.burnin.checks import node_formats
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
 from sentinel.burnin.checks.expected_checks import count_unchecked, learn, unproved
-from sentinel.burnin.checks.node_checks import GpuReport, NodeReport, judge_node
+from sentinel.burnin.checks.node_report import GpuReport, NodeReport, judge_node
 from sentinel.cli.display.output import (
     color_option,
     print_json,
@@ -122,12 +122,12 @@ def command(
         report, host = _judge(result, error, gpus, thresholds, expectation, simulate)
         if nagios or npd:
             code, line = (
-                node_checks.nagios(report) if nagios else node_checks.npd(report, strict=strict)
+                node_formats.nagios(report) if nagios else node_formats.npd(report, strict=strict)
             )
             click.echo(line)
         else:
             _print(report, verbose=verbose, as_json=as_json)
-            code = node_checks.exit_code(report, strict=strict)
+            code = node_formats.exit_code(report, strict=strict)
         if target is not None:
             code = _write(Path(target), report, host)
     except click.ClickException:
@@ -137,8 +137,8 @@ def command(
             # A bug has the exit code 2, which is a fault of a GPU for Nagios.
             failed = f"sentinel failed: {failure!r}"
             why = failure.what if isinstance(failure, SentinelError) else failed
-            click.echo(node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why))
-            code = node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
+            click.echo(node_formats.nagios_unknown(why) if nagios else node_formats.npd_line(why))
+            code = node_formats.NAGIOS_UNKNOWN if nagios else node_formats.NPD_UNKNOWN
         elif is_stuck and isinstance(failure, NoSuchGpuError):
             click.echo(f"sentinel: {failure}", err=True)
             code = int(failure.exit_code)
@@ -207,7 +207,7 @@ def _write(path: Path, report: NodeReport, host: HostCounters) -> int:
     if report.status is not Status.PASS or report.failure is not None:
         why = "this node has not passed; an expectation is made from one that is known to be good"
         click.echo(f"sentinel: {path} was not written: {why}", err=True)
-        return node_checks.exit_code(report) or int(ExitCode.FAIL)
+        return node_formats.exit_code(report) or int(ExitCode.FAIL)
     found, left_out = learn([gpu.counters for gpu in report.gpus], host, str(path))
     text = expectation_toml(found)
     try:
@@ -281,7 +281,7 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
 def _print(report: NodeReport, *, verbose: bool, as_json: bool) -> None:
     """Print the report in one format."""
     if as_json:
-        print_json(node_checks.as_object(report))
+        print_json(node_formats.as_object(report))
     elif report.failure is not None:
         click.echo(f"sentinel: the GPUs cannot be checked: {report.failure}", err=True)
     elif not verbose:

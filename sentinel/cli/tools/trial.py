@@ -135,7 +135,7 @@ def _figures(
     stop, power = evidence.stop or {}, evidence.values("power_w")
     clocks = evidence.values("sm_clock_mhz")
     started = evidence.last("stressor.starting") is not None
-    seconds = work.get("seconds", 0.0)
+    seconds = work.seconds
     return {
         "workload": request.workload,
         "gpu": request.gpu.uuid if started else None,
@@ -150,11 +150,11 @@ def _figures(
         "chunks": ready.get("chunks"),
         "ran_s": seconds,
         **{
-            f"{name}_per_s": work[name] / seconds if seconds else None
+            f"{name}_per_s": getattr(work, name) / seconds if seconds else None
             for name in ("iterations", "flops", "bytes")
         },
-        "checks": work.get("checks", 0),
-        "errors": work.get("errors", 0),
+        "checks": work.checks,
+        "errors": work.errors,
         "longest_quantum_s": max(evidence.quanta, default=None),
         "findings": len(evidence.record.named("stressor.finding")),
         "note": next((one["note"] for one in reversed(evidence.running) if one["note"]), None),

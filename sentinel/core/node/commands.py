@@ -13,10 +13,10 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
 from sentinel.core import faults
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node import (
-    burnin_commands,
     daemon,
     grants,
     sessions,
@@ -40,7 +40,6 @@ from sentinel.protocol.commands import (
     AcknowledgeResults,
     Allocate,
     Caller,
-    CancelBurnin,
     CancelGrant,
     Command,
     CommandReply,
@@ -52,7 +51,6 @@ from sentinel.protocol.commands import (
     Refusal,
     Reserve,
     ResumeGpus,
-    StartBurnin,
     StartSession,
     StopDaemon,
 )
@@ -123,7 +121,12 @@ def _expire_pause(gpu_state: GpuState, seen: Observation, _: Config) -> Step[Gpu
     if now < pause.until:
         return Step(gpu_state, due=pause.until)
     event = gpu_event("gpu.resumed", gpu_state, now, by=None)
-    return Step(replace(gpu_state, pause=None), events=(event,))
+    return Step(_resumed(gpu_state, now), events=(event,))
+
+
+def _resumed(gpu_state: GpuState, now: float) -> GpuState:
+    """End the pause of a GPU, if it has one."""
+    return gpu_state if gpu_state.pause is None else replace(gpu_state, pause=None, resumed=now)
 
 
 # --- the daemon, and pauses of its GPUs --------------------------------------------------------
@@ -160,8 +163,8 @@ def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
 
 
 def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
-    now, config = seen.now, state.config
-    if config.dry_run and config.paused:
+    now = seen.now
+    if state.config.dry_run and state.orders.paused:
         text = "this sentinel only watches (--monitor) and occupies nothing"
         raise RefusedError(Refusal.CONFLICT, text)
     check_gpus(state, command.gpus)
@@ -179,7 +182,7 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
         for uuid, gpu_state in state.gpu_states.items()
         if uuid in gpus and gpu_state.pause is not None
     ]
-    state = state.change_gpus(lambda found: replace(reset_failures(found), pause=None), gpus)
+    state = state.change_gpus(lambda found: _resumed(reset_failures(found), now), gpus)
     step = Step(replace(state, driver_released=None), events=tuple(events))
     return Accepted(step, f"resumes {names_of(state, gpus)}", gpus)
 
@@ -220,11 +223,10 @@ def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -
 
 def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     """Apply new settings completely, or none of them."""
-    if state.burnin_run is not None:
-        text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
-        raise RefusedError(Refusal.CONFLICT, text)
+    if (locked := burnin.why_locked(state)) is not None:
+        raise RefusedError(Refusal.CONFLICT, locked)
     before, now = state.config, seen.now
-    new = replace(build_config(command.given), plan=before.plan, repeat=before.repeat)
+    new = burnin.kept(build_config(command.given), before)
     gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
     new, unused = resolve(new, command.given, gpus)
     new = lay_settings(replace(state, config=new)).config
@@ -236,8 +238,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
         if seen.local is None:
             raise RefusedError(Refusal.CONFLICT, "the wall-clock time is unknown")
         new = replace(new, until=first_after(new.until, seen.local))
-    new = replace(new, dry_run=before.dry_run, explain=before.explain)
-    new = replace(new, burnin_only=before.burnin_only)
+    new = replace(new, dry_run=before.dry_run)
     fields = {"by": caller_fields(command.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [
@@ -262,8 +263,7 @@ _APPLY: Mapping[type[Command], Callable[[State, Any, Observation], Accepted]] = 
     Configure: _configure,
     StartSession: sessions.start,
     EndSession: sessions.end,
-    StartBurnin: burnin_commands.start,
-    CancelBurnin: burnin_commands.cancel,
+    **burnin.APPLY,
     Reserve: grants.reserve,
     Allocate: grants.allocate,
     Extend: grants.extend,

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from sentinel.config.schedule import is_over
 from sentinel.core import lifecycle
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import (
     Busy,
     Fatal,
@@ -83,7 +84,7 @@ def begin(state: State, reason: str, seen: Observation) -> Step[State]:
 def _why_time_is_over(state: State, seen: Observation) -> str | None:
     """Explain why the configured time is over, or return None."""
     config = state.config
-    counts = not config.burnin_only or state.burnin_run is not None
+    counts = not burnin.is_idle(state)
     if config.run_for is not None and counts and seen.now >= state.counted_from + config.run_for:
         return "its time is over"
     until = config.until

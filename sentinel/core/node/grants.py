@@ -90,16 +90,21 @@ def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
 def _check_reservation(state: State, command: Reserve) -> None:
     """Refuse an invalid reservation, or one too many."""
     by = command.by
-    wrong = None
+    wrong, choice = None, len(command.gpus or state.gpu_states)
     if len(state.reservations) >= _MAX_RESERVATIONS:
         text = f"there are {len(state.reservations)} reservations already"
         raise RefusedError(Refusal.CONFLICT, text)
-    if bool(command.gpus) == bool(command.count) or command.count < 0:
-        wrong = "name either GPUs or their number"
+    if not (command.gpus or command.count) or command.count < 0:
+        wrong = "name GPUs, or their number"
     elif len(set(command.gpus)) != len(command.gpus):
         wrong = "a GPU is named twice"
-    elif command.count > len(state.gpu_states):
-        wrong = f"{command.count} GPUs are requested, and there are {len(state.gpu_states)}"
+    elif command.count > choice:
+        there = (
+            f"{choice} {'is' if choice == 1 else 'are'} named"
+            if command.gpus
+            else f"there are {choice}"
+        )
+        wrong = f"{command.count} GPUs are requested, and {there}"
     elif len(command.reason) > _MAX_REASON_LENGTH or not command.reason.isprintable():
         wrong = f"a reason is one line of at most {_MAX_REASON_LENGTH} characters"
     elif command.bound and (by.pid is None or by.started is None):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sentinel.core import newcomer, pace_controller, teardown
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import (
     Busy,
     Fatal,
@@ -279,7 +280,7 @@ def watch_list(state: State, times: Mapping[str, WatchTimes], now: float) -> Wat
     """
     read, held, at_once, shared, slow, load = [], [], [], [], [], []
     config = state.config
-    telemetry = state.api is not None or config.plan is not None
+    telemetry = state.api is not None or burnin.is_planned(state)
     for uuid, gpu_state in state.gpu_states.items():
         if not readable(state, gpu_state, now):
             continue

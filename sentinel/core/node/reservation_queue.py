@@ -1,10 +1,11 @@
 """The queue of the requests that wait for GPUs, and the choice of the GPUs of one. Pure.
 
-Each GPU goes to the first request in the queue that can use it: one for named GPUs can use these,
-one for a number of GPUs can use every GPU. So a later request is served earlier only on GPUs that
-no request before it can use, and delays none. A large request is not passed by smaller ones: how
-long foreign processes run is not known, so every GPU that a smaller one took could be the one that
-the large one needs next. GPUs that a request still has to wait for are not kept free meanwhile.
+Each GPU goes to the first request in the queue that can use it: one that names GPUs can use these,
+though it may need only some of them; any other request can use every GPU. So a later request is
+served earlier only on GPUs that no request before it can use, and delays none. A large request is
+not passed by smaller ones: how long foreign processes run is not known, so every GPU that a smaller
+one took could be the one that the large one needs next. GPUs that a request still has to wait for
+are not kept free meanwhile.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ def choose(
     Returns:
         The UUIDs, or none and why too few GPUs are available.
     """
-    blocked = {
-        uuid: reason
-        for uuid in request.named or state.gpu_states
-        if (reason := _why_not(state, state.gpu_states[uuid], claims)) is not None
-    }
-    why = _summary(list(blocked.values()))
-    if request.named:
-        return ((), why) if blocked else (request.named, "")
-    free = [gpu_state for uuid, gpu_state in state.gpu_states.items() if uuid not in blocked]
+    candidates = [state.gpu_states[uuid] for uuid in request.named or state.gpu_states]
+    reasons = [_why_not(state, gpu_state, claims) for gpu_state in candidates]
+    free = [gpu_state for gpu_state, why in zip(candidates, reasons, strict=True) if why is None]
+    needs_each = request.count == len(request.named)
     if len(free) < request.count:
-        return (), f"{len(free)} of {request.count} GPUs can be reserved: {why}"
-    free.sort(key=_preference)
+        why = _summary([reason for reason in reasons if reason is not None])
+        return (
+            (),
+            why if needs_each else f"{len(free)} of {request.count} GPUs can be reserved: {why}",
+        )
+    if not needs_each:
+        free.sort(key=_preference)
     return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count]), ""
 
 

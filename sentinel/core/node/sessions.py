@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
@@ -181,8 +182,8 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
     """Explain why a session cannot be started now, or return None."""
     if state.config.dry_run:
         return "this sentinel only watches (--monitor) and occupies nothing"
-    if state.burnin_run is not None:
-        return "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
+    if (locked := burnin.why_locked(state)) is not None:
+        return locked
     named = state.sessions.get(command.name)
     if named is not None:
         what = f"there is a session {named.name!r} already, with {_names(state, named)}"

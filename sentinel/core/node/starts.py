@@ -22,14 +22,15 @@ from sentinel.core import (
     start_memory,
     teardown,
 )
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
-from sentinel.core.node import burnin, groups, serving_processes
+from sentinel.core.node import serving_processes
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Ruling
 from sentinel.core.state import Shutdown, State, each_gpu, kept_free
 from sentinel.core.step import Start, Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
-from sentinel.units import format_count, format_size
+from sentinel.units import format_count, format_duration, format_size
 
 
 class _Case(NamedTuple):
@@ -51,6 +52,11 @@ def _case(state: State, gpu_state: GpuState, seen: Observation) -> _Case:
     return _Case(state, gpu_state, reading, state.config.of(uuid), seen.now)
 
 
+def _of_burnin(rule: Callable[[State, GpuState], Ruling | None]) -> _GpuRule:
+    """Make a rule of one GPU of what burn-ins forbid."""
+    return lambda case: rule(case.state, case.gpu_state)
+
+
 def _first(rules: Iterable[_GpuRule], case: _Case) -> Ruling | None:
     """Return what the first rule says that forbids a stressor, or None."""
     return next((found for rule in rules if (found := rule(case)) is not None), None)
@@ -63,35 +69,6 @@ def _kept_free(case: _Case) -> Ruling | None:
     """Keep a GPU free that is reserved or paused, or whose driver is released."""
     kept = kept_free(case.state, case.gpu_state)
     return None if kept is None else Ruling(kept.rule, kept.reason, kept.until)
-
-
-def _behind_burnin(case: _Case) -> Ruling | None:
-    """Leave a place under ``limits.gpus`` to each GPU whose burn-in is not done."""
-    run, most = case.state.burnin_run, case.state.config.max_gpus
-    if run is None or most is None:
-        return None
-    first = set(run.gpus) - set(run.done)
-    if case.gpu_state.gpu.uuid in first:
-        return None
-    others = [gpu for uuid, gpu in case.state.gpu_states.items() if uuid not in first]
-    held = sorted((gpu for gpu in others if gpu.is_held), key=lambda gpu: gpu.launch.at)
-    if case.gpu_state not in held:
-        held.append(case.gpu_state)
-    if case.gpu_state in held[: max(0, most - len(first))]:
-        return None
-    return Ruling("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
-
-
-def _finished(case: _Case) -> Ruling | None:
-    """Keep a GPU free that has done its plan."""
-    why = burnin.why_finished(case.gpu_state, case.own)
-    return None if why is None else Ruling("burnin", why)
-
-
-def _waits_for_group(case: _Case) -> Ruling | None:
-    """Wait for the GPUs that do the phase together."""
-    why = groups.why_waiting(case.gpu_state, case.own)
-    return None if why is None else Ruling("burnin.together", why)
 
 
 def _critical(case: _Case) -> Ruling | None:
@@ -119,7 +96,19 @@ def _indistinguishable(case: _Case) -> Ruling | None:
 def _occupancy(case: _Case) -> Ruling | None:
     """Start only on a GPU that is idle for long enough and has no other stressor."""
     found = occupancy.may_start(case.gpu_state, case.reading, case.now, case.own)
-    return None if found.allowed else _with_recovery(found, case)
+    if found.allowed or found.rule == "idle.wait":
+        return _after_pause(case) or (None if found.allowed else found)
+    return _with_recovery(found, case)
+
+
+def _after_pause(case: _Case) -> Ruling | None:
+    """Count ``idle.wait`` from the end of a pause on, if the GPU was idle before that."""
+    idle, resumed = case.gpu_state.occupancy, case.gpu_state.resumed
+    until = resumed + case.own.idle_wait
+    if not isinstance(idle, Idle) or idle.since >= resumed or case.now >= until:
+        return None
+    reason = f"its pause ended less than {format_duration(case.own.idle_wait)} ago (idle.wait)"
+    return Ruling("idle.wait", reason, until)
 
 
 def _with_recovery(found: Ruling, case: _Case) -> Ruling:
@@ -179,8 +168,7 @@ def _restarted(case: _Case) -> Ruling | None:
     spec, own = case.gpu_state.launch.spec, case.own
     if spec is None or spec == _launch_spec(own, case.gpu_state):
         return None
-    changed = "its settings have changed" if own.plan is None else "its next phase is due"
-    return Ruling("starting", changed)
+    return Ruling("starting", burnin.why_restarted(own))
 
 
 def _regrows(case: _Case) -> Ruling | None:
@@ -216,21 +204,21 @@ def _ids(gpu_state: GpuState) -> str:
 #: The rules of one GPU, in their order: those that forbid a start, and those that release.
 _FORBID_START: tuple[_GpuRule, ...] = (
     _kept_free,
-    _behind_burnin,
+    _of_burnin(burnin.comes_after),
     _occupancy,
     _all_kept_free,
-    _finished,
+    _of_burnin(burnin.finished),
     _critical,
     _indistinguishable,
     _just_allocated,
     _too_little_memory,
-    _waits_for_group,
+    _of_burnin(burnin.waits_for_group),
 )
 _RELEASE: tuple[_GpuRule, ...] = (
     _kept_free,
-    _behind_burnin,
-    _finished,
-    _waits_for_group,
+    _of_burnin(burnin.comes_after),
+    _of_burnin(burnin.finished),
+    _of_burnin(burnin.waits_for_group),
     _restarted,
     _critical,
     _indistinguishable,
@@ -295,9 +283,9 @@ def _limit(state: State, seen: Observation) -> Ruling | None:
     if config.leave_idle and sum(map(_is_free, gpu_states)) <= config.leave_idle:
         return Ruling("limits.leave_idle", _left_idle(config))
     for gpu_state in gpu_states if config.idle_gate == "all" else ():
-        own = config.of(gpu_state.gpu.uuid)
-        needed = burnin.why_finished(gpu_state, own) is None
-        if needed and not _is_ready(gpu_state, seen, own):
+        case = _case(state, gpu_state, seen)
+        needed = burnin.finished(state, gpu_state) is None
+        if needed and not _is_ready(case):
             reason = f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
             return Ruling("idle.gate", reason)
     rate = config.starts_per_second
@@ -338,11 +326,12 @@ def _is_free(gpu_state: GpuState) -> bool:
     return idle and not gpu_state.is_live and not gpu_state.allocations
 
 
-def _is_ready(gpu_state: GpuState, seen: Observation, own: Config) -> bool:
+def _is_ready(case: _Case) -> bool:
     """Check whether a GPU is held, or idle for long enough to be."""
-    reading = seen.readings.get(gpu_state.gpu.uuid)
-    waits = occupancy.idle_enough(gpu_state, reading, seen.now, own)
-    return gpu_state.is_live or waits is None
+    if case.gpu_state.is_live:
+        return True
+    waits = occupancy.idle_enough(case.gpu_state, case.reading, case.now, case.own)
+    return waits is None and _after_pause(case) is None
 
 
 # --- releases ----------------------------------------------------------------------------------
@@ -399,17 +388,10 @@ def node_releases(state: State, seen: Observation) -> dict[str, str]:
 
 def form_groups(state: State, seen: Observation) -> Step[State]:
     """Form the groups of GPUs that wait for each other, of those that could start now."""
-    config = state.config
-    if not burnin.is_planned(state) or all(
-        groups.why_waiting(gpu_state, config.of(uuid)) is None
-        for uuid, gpu_state in state.gpu_states.items()
-    ):
+    # A group that cannot start would only be broken up.
+    if not burnin.wait_together(state) or node_denial(state, seen) is not None:
         return Step(state)
-    if node_denial(state, seen) is not None:
-        return Step(state)  # a group that cannot start would only be broken up
-    found = rulings(state, seen)
-    ready = [uuid for uuid, ruling in found.items() if ruling.rule == "burnin.together"]
-    return groups.form(state, seen.now, ready)
+    return burnin.form_groups(state, seen.now, rulings(state, seen))
 
 
 def start_one(state: State, seen: Observation) -> Step[State]:
@@ -436,7 +418,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         committed=attribution.outstanding(gpu_state),
         exact=start_memory.is_exact(gpu_state),
         standby=standby,
-        group=groups.rank_of(gpu_state),
+        group=burnin.rank_of(gpu_state),
     )
     launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state), standby=standby)
     gpu_state = replace(gpu_state, launch=launch)
@@ -490,5 +472,5 @@ def _launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
         chunk=config.chunk,
         reserve=config.keep_free,
         goldens=config.goldens,
-        group=gpu_state.progress.group,
+        group=burnin.group_of(gpu_state),
     )

@@ -6,21 +6,18 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.config.services import DEBUG
 from sentinel.core import attribution, child_facts, health
 from sentinel.core.attribution import foreign_memory
-from sentinel.core.burnin_progress import BurninRun
+from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
-from sentinel.core.node import burnin, sessions, starts
+from sentinel.core.node import sessions, starts
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Ruling, by_stressor
 from sentinel.core.state import State, kept_free
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import (
-    BurninFields,
-    BurninRunView,
     GpuView,
     HandoverView,
     HostView,
@@ -61,7 +58,7 @@ def _explain(state: State, uuid: str, ruling: Ruling) -> Ruling:
 
 def explain(state: State, seen: Observation) -> Step[State]:
     """Report the deciding rule of each GPU for which it has changed."""
-    if not state.config.explain:
+    if not state.orders.explain:
         return Step(state)
     events = []
     explained = dict(state.explained)
@@ -183,7 +180,7 @@ def host_view(state: State, now: float, host: Host) -> HostView:
         gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
         allocations=tuple(state.allocations.values()),
-        burnin=_run_view(state.burnin_run),
+        burnin=burnin.run_view(state),
         expected_gpus=state.config.expect_gpus,
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
@@ -256,7 +253,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, own, ruling.reason, now),
+        "burnin": burnin.gpu_view(state, gpu_state, ruling.reason, now),
         "verified": child_facts.verified_work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -288,25 +285,6 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
         return fields
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
     return fields | progress_fields(stressor.progress)
-
-
-def _run_view(run: BurninRun | None) -> BurninRunView | None:
-    if run is None:
-        return None
-    return BurninRunView(
-        id=run.id, plan=run.plan.name, gpus=run.gpus, by=run.by, since=run.since, bound=run.bound
-    )
-
-
-def _burnin_view(
-    state: State, gpu_state: GpuState, config: Config, why_free: str, now: float
-) -> BurninFields | None:
-    """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
-    run, plan = state.burnin_run, config.plan
-    if run is not None and gpu_state.gpu.uuid in run.gpus:
-        plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
-        gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else burnin.view_of(gpu_state, plan, why_free, config, now)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

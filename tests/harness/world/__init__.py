@@ -18,8 +18,9 @@ from functools import cached_property
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.state import State
-from sentinel.core.step import Event, Step
+from sentinel.core.state import Orders, State
+from sentinel.core.step import Step
+from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.supervisor.loop import Supervisor
@@ -55,6 +56,7 @@ class World:
     Args:
         gpus: The number of GPUs.
         config: The configuration of the supervisor.
+        orders: What its command orders beside.
         tick: The maximum step of time, in seconds.
         hidden: Why foreign processes may be missing from the lists, or None.
         with_api: Whether there is an API process.
@@ -66,6 +68,7 @@ class World:
         gpus: int = 1,
         config: Config | None = None,
         *,
+        orders: Orders | None = None,
         tick: float = 0.025,
         hidden: str | None = None,
         with_api: bool = False,
@@ -77,6 +80,7 @@ class World:
         self.hidden = hidden
         self._with_api, self._daemon = with_api or daemon, daemon
         self._coarse = False
+        self._orders = orders or Orders()
         self.configure(config or Config())
         # Seeded, so that failures can be reproduced.
         self.random_value: Callable[[], float] = random.Random(1).random
@@ -102,7 +106,7 @@ class World:
             gpus, self.now, self._config, hidden=self.hidden, with_api=self._with_api
         )
         return Supervisor(
-            state=replace(state, api_required=self._daemon),
+            state=replace(state, api_required=self._daemon, orders=self._orders),
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,

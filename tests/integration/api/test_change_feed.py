@@ -67,7 +67,7 @@ def test_later_messages_have_only_changes(api: ApiServer) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "kind"),
     [
-        ("PUT", "/v1/reservations/1a2b3c4d", {"count": 1}, "reservations"),
+        ("PUT", "/v1/reservations/1a2b3c4d", {"count": 1, "seconds": 60}, "reservations"),
         pytest.param(
             *("POST", "/v1/sessions", {"name": "train", "gpus": ["0"]}, "sessions"),
             marks=pytest.mark.long,

@@ -140,6 +140,7 @@ def test_metrics_history_and_trend_have_the_documented_fields(api: ApiServer) ->
 
 
 def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
+    api.change_gpu(0, health=GpuHealth.OPTIMAL)
     api.change_gpu(1, health=GpuHealth.CRITICAL, multiplier=0.0)
     assert data(api, "/throttle/status") == {
         "should_throttle": True,
@@ -148,10 +149,14 @@ def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
         "current_state": "critical",
         "gpu_id": 1,
     }
-    # A job is not slow because its own memory is full.
-    api.change_gpu(1, health=GpuHealth.CRITICAL, health_cause=HealthCause.MEMORY, multiplier=1.0)
-    full = data(api, "/throttle/status?gpu_id=1")
-    assert (full["should_throttle"], full["is_throttled"]) == (False, False)
+    # The state and its slowdown are those of the same row of its table, whatever the cause is.
+    for cause in (HealthCause.MEMORY, HealthCause.HARDWARE):
+        api.change_gpu(1, health=GpuHealth.CRITICAL, health_cause=cause, multiplier=1.0)
+        full = data(api, "/throttle/status")
+        assert (full["gpu_id"], full["current_state"]) == (1, "critical")
+        assert (full["should_throttle"], full["speed_multiplier"]) == (True, 0.0)
+    api.change_gpu(1, health=GpuHealth.THROTTLED, health_cause=HealthCause.MEMORY, multiplier=1.0)
+    assert data(api, "/status?gpu_id=1")["throttling"]["speed_multiplier"] == 0.5
     api.change_gpu(0, health=GpuHealth.NORMAL, multiplier=0.8)
     normal = data(api, "/throttle/status?gpu_id=0")
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
@@ -174,10 +179,35 @@ def test_memory_is_allocated_by_the_same_commands(api: ApiServer) -> None:
     assert data(api, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
     status, taken = ask(api, "POST", "/memory/allocate", body)
     assert status == 409
-    assert taken["error"] == "There is an allocation 'llm_model'."
+    assert taken["error"] == "GPU 1 has an allocation 'llm_model'."
     status, given = ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
     assert given["data"] == {"allocation_id": "llm_model", "available_mb": 139 * 1024}
     assert ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
+
+
+def test_ids_of_allocations_are_per_gpu(api: ApiServer) -> None:
+    def allocations(gpu: int) -> dict[str, float]:
+        found = data(api, f"/status?gpu_id={gpu}")["memory"]["allocation_stats"]["allocations"]
+        assert isinstance(found, dict)
+        return found
+
+    def deallocate(**which: int) -> int:
+        body = {"allocation_id": "llm_model", **which}
+        return ask(api, "POST", "/memory/deallocate", body)[0]
+
+    body = {"allocation_id": "llm_model", "required_mb": 1024, "pid": os.getpid()}
+    assert ask(api, "POST", "/memory/allocate", {**body, "gpu_id": 0})[0] == 200
+    assert deallocate(gpu_id=1) == 404, "it is on GPU 0"
+    assert ask(api, "POST", "/memory/allocate", {**body, "gpu_id": 1, "required_mb": 512})[0] == 200
+    assert (allocations(0), allocations(1)) == ({"llm_model": 1024.0}, {"llm_model": 512.0})
+    assert deallocate() == 200, "GPU 0 is the default"
+    assert (allocations(0), allocations(1)) == ({}, {"llm_model": 512.0})
+    assert deallocate(gpu_id=0) == 404
+    assert deallocate() == 200, "it is the only one"
+    assert (allocations(0), allocations(1)) == ({}, {})
+    made = {"gpu": "1", "size": 2**20, "pid": os.getpid()}
+    assert plain(api, "PUT", "/v1/allocations/llm_model", made).status == 200
+    assert deallocate(gpu_id=1) == 200, "Sentinel's own route has made it"
 
 
 @pytest.mark.long
@@ -220,6 +250,10 @@ def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) 
     change = {"temp_throttle": 80, "memory_limit_mb": 7168, "memory_normal": 80, "history_size": 50}
     status, changed = ask(api, "PUT", "/config", change)
     assert status == 200, changed
+    assert changed["message"].endswith("only with `--throttle full`"), "memory_normal"
+    assert (
+        ask(api, "PUT", "/config", {"temp_throttle": 80})[1]["message"] == "Configuration updated"
+    )
     assert given(api) == {
         "memory.target": "50%",
         "throttle.temp_critical_from": "80",

@@ -21,7 +21,7 @@ import pytest
 from sentinel.host.procfs import own_stat
 from sentinel.host.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.commands import Caller, CancelGrant, Command, Extend, Reserve
-from sentinel.protocol.views import Reservation
+from sentinel.protocol.views import FaultKind, GpuFault, Reservation
 from tests.harness.api_harness import (
     UUIDS,
     ApiServer,
@@ -42,7 +42,7 @@ PATH = "/v1/reservations/1a2b3c4d"
 
 def reserve(api: ApiServer, **wish: Any) -> Reply:
     id_ = wish.pop("id", None) or uuid4()
-    return ask(api, "PUT", f"/v1/reservations/{id_}", wish)
+    return ask(api, "PUT", f"/v1/reservations/{id_}", {"seconds": None, **wish})
 
 
 def is_kept(api: ApiServer) -> bool:
@@ -89,6 +89,67 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServe
     assert sum(isinstance(order, Reserve) for order in api.commands) == 3
 
 
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [
+        ({}, 422),
+        ({"bound": False}, 422),
+        ({"seconds": None}, 200),
+        ({"seconds": 60}, 200),
+        ({"bound": True}, 200),
+    ],
+)
+def test_a_reservation_that_nothing_ends_is_refused(
+    api: ApiServer, wish: dict[str, Any], code: int
+) -> None:
+    made = ask(api, "PUT", PATH, {"count": 1, **wish})
+    assert made.status == code, made.body
+    if code != 200:
+        check_problem(made, 422, "invalid", "seconds, or null (None) for no limit")
+        assert not any(isinstance(command, Reserve) for command in api.commands)
+
+
+def test_a_number_of_selected_gpus_is_reserved(api: ApiServer) -> None:
+    assert reserve(api, gpus=["1"], count=1).body["gpus"] == [UUIDS[1]]
+    refused = reserve(api, gpus=["0-1"], count=2, wait_s=0)
+    check_problem(refused, 409, "conflict", "reserved")
+    assert reserve(api, gpus=["0-1"], count=1).body["gpus"] == [UUIDS[0]]
+    check_problem(reserve(api, gpus=["0", "no-such"], count=1), 404, "no_such_gpu", "no-such")
+
+
+def test_a_wait_may_have_no_limit(api: ApiServer) -> None:
+    first = reserve(api, gpus=["0"]).body["id"]
+    with waiting_client(api, gpus=["0"], wait_s=None, id="e" * 8) as replies:
+        ask(api, "DELETE", f"/v1/reservations/{first}")
+    assert replies[0].status == 200
+
+
+LOST = GpuFault(kind=FaultKind.LOST, text="the driver has lost it", remedy="")
+
+
+@pytest.mark.parametrize("wish", [{"gpus": ["1"]}, {"count": 2}, {"gpus": ["0-1"], "count": 2}])
+def test_nothing_waits_for_a_gpu_that_is_lost(api: ApiServer, wish: dict[str, Any]) -> None:
+    reserve(api, gpus=["0"])
+    reserve(api, gpus=["1"])
+    with waiting_client(api, **wish, wait_s=None, id="e" * 8) as replies:
+        api.change_gpu(1, occupancy="UNKNOWN", faults=(LOST,))
+    check_problem(replies[0], 409, "conflict", "GPU 1: the driver has lost it")
+    assert not api.supervisor.queue
+    check_problem(reserve(api, **wish, wait_s=None), 409, "conflict", "has lost it")
+    with waiting_client(api, gpus=["0-1"], count=1, wait_s=0.2, id="f" * 8) as replies:
+        pass
+    check_problem(replies[0], 409, "conflict", "the GPUs are reserved")
+
+
+def test_a_gpu_that_is_lost_before_it_is_free_is_not_reserved(api: ApiServer) -> None:
+    api.set(keeps_memory=True)
+    with in_background(lambda: reserve(api, gpus=["1"], wait_s=None)) as replies:
+        api.wait_for(lambda: bool(api.supervisor.reservations))
+        api.change_gpu(1, occupancy="UNKNOWN", faults=(LOST,))
+    check_problem(replies[0], 409, "conflict", "GPU 1: the driver has lost it")
+    api.wait_for(lambda: not api.supervisor.reservations)
+
+
 @contextmanager
 def waiting_client(api: ApiServer, **wish: Any) -> Iterator[list[Reply]]:
     """Send a request that waits in the queue; join its client at the end."""
@@ -122,7 +183,9 @@ def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
 
 def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
-    connection = send(api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "wait_s": 60})
+    connection = send(
+        api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "seconds": None, "wait_s": 60}
+    )
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
     eventually(lambda: not api.supervisor.queue)
@@ -131,7 +194,9 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
 def test_a_client_that_disconnects_before_the_reply_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     reply = api.supervisor.replies_after = threading.Event()
-    connection = send(api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "wait_s": 60})
+    connection = send(
+        api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "seconds": None, "wait_s": 60}
+    )
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
     time.sleep(0.3)  # the end of the connection overtakes the reply
@@ -141,7 +206,7 @@ def test_a_client_that_disconnects_before_the_reply_leaves_the_queue(api: ApiSer
 
 def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: ApiServer) -> None:
     """Over a broken network, a client connects again before the daemon learns of it."""
-    first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "wait_s": 60}
+    first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "seconds": None, "wait_s": 60}
     connection, id_ = send(api, "PUT", PATH, wish), PATH.rpartition("/")[2]
     eventually(lambda: id_ in api.supervisor.queue)
     time.sleep(0.3)  # the first one has its reply
@@ -242,7 +307,7 @@ def test_a_gpu_with_a_failed_stressor_can_be_reserved(api: ApiServer, stressor: 
 
 def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiServer) -> None:
     api.set(keeps_memory=True)
-    client = send(api, "PUT", PATH, {"count": 1})
+    client = send(api, "PUT", PATH, {"count": 1, "seconds": None})
     api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
     api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
@@ -255,7 +320,7 @@ def test_an_api_process_that_is_killed_before_the_answer_leaves_nothing_to_resto
     """A reservation that is restored without a lease would last although no client knows it."""
     with ApiServer(tmp_path) as api:
         api.set(ignores=lambda command: isinstance(command, Extend))
-        lost = send(api, "PUT", PATH, {"count": 1})
+        lost = send(api, "PUT", PATH, {"count": 1, "seconds": None})
         api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], Extend))
         api.kill()
         lost.close()
@@ -286,7 +351,7 @@ def test_a_client_is_answered_once_its_reservation_is_stored(api: ApiServer) -> 
 
 def test_a_client_that_disconnects_before_its_answer_gets_no_reservation(api: ApiServer) -> None:
     api.set(ignores=lambda command: isinstance(command, Extend))
-    client = send(api, "PUT", PATH, {"count": 1})
+    client = send(api, "PUT", PATH, {"count": 1, "seconds": None})
     api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], Extend))
     client.close()
     api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
@@ -310,7 +375,7 @@ def test_a_lease_is_renewed_while_its_client_waits(tmp_path: Path) -> None:
 def test_a_client_that_disconnects_during_the_write_gets_no_reservation(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         api.set(keeps_memory=True)
-        client = send(api, "PUT", PATH, {"count": 1})
+        client = send(api, "PUT", PATH, {"count": 1, "seconds": None})
         api.wait_for(lambda: bool(api.supervisor.reservations))
         (tmp_path / f"{RESERVATIONS.name}.new").mkdir()  # the write fails and is retried
         with api.change_supervisor() as supervisor:

@@ -239,6 +239,34 @@ def test_the_timeline_describes_every_event_of_the_catalogue_but_details(
             assert (word, text) == describe(name, event)
 
 
+CALLER = {"uid": None, "user": None, "pid": None}
+
+
+def test_the_timeline_says_who_ended_a_reservation(tmp_path: Path, chrome: Browser) -> None:
+    callers: list[dict[str, Any] | None] = [None]
+    callers += [{**CALLER, "via": via} for via in ("sentinel", "signal", "tcp", "unix", "later")]
+    callers.append({**CALLER, "via": "unix", "uid": 1000, "user": "ada"})
+    with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
+        for by in callers:
+            api.publish("gpu.unreserved", index=0, id="fb09a776", by=by)
+        shown = [text for _, _, text in timeline(page, len(callers))]
+    terminal = [describe("gpu.unreserved", {"id": "fb09a776", "by": by})[1] for by in callers[:-1]]
+    assert shown == [*terminal, "fb09a776: by ada"], (
+        "only the terminal names the transport of a user"
+    )
+    assert shown[1] == "fb09a776: its process or its request has ended"
+    assert shown[2] == "fb09a776: by a signal"
+
+
+def test_a_card_tells_the_pace_from_the_target(tmp_path: Path, chrome: Browser) -> None:
+    with ApiServer(tmp_path, tcp=True) as api:
+        api.change_gpu(share=0.45, stressor="RUNNING", utilization=0.3)
+        with opened(chrome, address(api)) as page:
+            tile = "document.querySelector('#gpu-0 .tile.load')"
+            page.wait_until(f"{tile}.querySelector('.unit').textContent === 'pace 45\u00a0%'")
+            assert page.evaluate(f"{tile}.title").startswith("Pace: the share of the time")
+
+
 def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Browser) -> None:
     with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for index in (0, 1, 3):

@@ -34,9 +34,21 @@ def test_a_start_is_killed_beside_a_newcomer_and_its_last_moments_are_recorded(
     assert start["positions"]
     assert start["threads_before"]
     for record in (ready, start):
-        assert 0 < record["unmapped_s"] <= record["exit_s"] < TIMEOUT_S
-        assert record["anonymous_mib"] > 50
+        assert 0 < record["exit_s"] < TIMEOUT_S
     assert "| start hold |" in done.stdout
+
+
+@pytest.mark.long
+def test_running_stressors_are_killed_with_each_number_of_queues(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    flags = ("--rounds", "2", "--only", "hold", "--running", "0.1", "--queues", "8", "1")
+    done = run_program(*COMMAND, *flags, "--results", str(path), cwd=ROOT, timeout=4 * TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    results = Results(path)
+    (usual,), (few,) = (results.of(f"running hold, queues {queues}") for queues in (8, 1))
+    for record in (usual, few):
+        assert record["held_mib"] > 8 * 2**10
+        assert 0 <= record["moment_s"] <= 0.1
 
 
 def test_kinds_of_call_need_a_real_gpu() -> None:

@@ -461,7 +461,7 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     assert daemon.client.reservations() == ()
     daemon.wait_until_occupied(0, 1)
     # Any idle GPU serves a trial, and a selftest of the first one is refused.
-    daemon.client.reserve([0], reason="maintenance")
+    daemon.client.reserve([0], reason="maintenance", seconds=None)
     refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
     assert refused.code == 3
     assert "GPU 0 is reserved: maintenance" in refused.err

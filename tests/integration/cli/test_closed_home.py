@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -40,7 +42,11 @@ def test_a_home_that_cannot_be_entered_is_no_bug(
 ) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     variables = {"HOME": home, "XDG_STATE_HOME": home / "state", "XDG_CONFIG_HOME": home / "config"}
-    variables |= {"XDG_RUNTIME_DIR": tmp_path / "run", "RUNTIME_DIRECTORY": tmp_path / "run"}
+    variables |= {
+        "TMPDIR": tmp_path,
+        "XDG_RUNTIME_DIR": tmp_path / "run",
+        "RUNTIME_DIRECTORY": tmp_path / "run",
+    }
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SENTINEL_")}
     environment.pop("STATE_DIRECTORY", None)
     if os.getuid() == 0:  # whose state is in no home
@@ -62,3 +68,29 @@ def test_a_home_that_cannot_be_entered_is_no_bug(
     assert "Traceback" not in output
     assert text in output
     assert done.returncode == code
+
+
+@pytest.mark.long
+def test_a_daemon_of_simulated_gpus_is_found_without_a_home() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # short: the path of a socket is limited
+        (Path(folder) / "home").touch()
+        names = ("SENTINEL_", "STATE_DIRECTORY", "RUNTIME_DIRECTORY")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(names)}
+        environment |= {"XDG_STATE_HOME": f"{folder}/home/state", "TMPDIR": folder}
+
+        def run(*words: str, **variables: str) -> CompletedProcess[str]:
+            command = (sys.executable, "-m", "sentinel", *words)
+            return run_program(*command, env=environment | variables, cwd=ROOT)
+
+        started = run("start", "--simulate", "1", "--paused", "--wait", "0")
+        try:
+            assert (started.returncode, started.stderr) == (0, "")
+            assert "SIMULATED GPUs" in run("status").stdout
+        finally:
+            assert run("stop").returncode == 0
+        chosen = {"SENTINEL_SIM_DIR": f"{folder}/chosen"}
+        started = run("start", "--simulate", "1", "--paused", "--wait", "0", **chosen)
+        assert run("stop", **chosen).returncode == 0
+        warned = f"other commands find this daemon only with SENTINEL_SIM_DIR={folder}/chosen: "
+        assert f"sentinel: warning: {warned}the folder {folder}/home cannot be" in started.stderr
+        assert "Set HOME or XDG_STATE_HOME to a folder that you can write." in started.stderr

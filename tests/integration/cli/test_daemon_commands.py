@@ -178,13 +178,11 @@ def test_a_rejection_is_printed_to_standard_error(
     [
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
+        (["pause", "0", "--for", "10"], "--for: '10' has no unit; write 10s, 10m or 10h"),
+        (["stop", "--wait", "5"], "--wait: '5' has no unit; write 5s, 5m or 5h"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
         (["reserve", "--count", "1"], "give the duration of the reservation"),
-        (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --count 2,"),
-        (
-            ["reserve", "--count", "1", "--gpus", "0", "--for", "1h"],
-            "give the number of GPUs, or their names",
-        ),
+        (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nSuch as --count 2,"),
         (["exec", "--", "true"], "give the number of GPUs, or their names"),
         (["allocate", "llm"], "give an id and a size"),
         *(
@@ -303,7 +301,7 @@ def test_exec_becomes_the_command_and_sets_its_visible_gpus(stub: StubDaemon) ->
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
     assert (process.returncode, err) == (7, "")
     ((_, asked),) = stub.commands
-    assert (asked["count"], asked["bound"]) == (1, True)
+    assert (asked["count"], asked["bound"], asked["wait_s"]) == (1, True, None)
     assert asked["reason"].startswith("sh -c echo")
 
 

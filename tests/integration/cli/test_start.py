@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -365,3 +366,24 @@ def test_a_start_waits_for_the_end_of_a_daemon_that_is_stopped(daemon: Daemon) -
     done = daemon.run("start", *SIMULATE, *QUICK, "--wait", "0")
     assert done.startswith("sentinel started: pid ")
     assert daemon.pid != pid
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_simulated_gpus_of_another_user_are_refused(
+    daemon: Daemon, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.start(1)
+    settings = tmp_path_factory.mktemp("own") / "config.toml"
+    settings.touch()
+    monkeypatch.setenv("SENTINEL_CONFIG", str(settings))
+    for path in (daemon.host.folder, daemon.places.record):
+        os.chown(path, 4321, 4321)
+    try:
+        refused = daemon.run_unchecked("start", *SIMULATE, "--wait", "0")
+    finally:
+        for path in (daemon.host.folder, daemon.places.record):
+            os.chown(path, 0, 0)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"the folder {daemon.host.folder} belongs to uid 4321, not to uid 0" in refused.err
+    assert "Set SENTINEL_SIM_DIR to a folder of your own." in refused.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -120,6 +121,13 @@ def test_a_reservation_is_for_a_number_of_gpus_or_for_selected_ones(
     assert daemon.requests[-1] == ("PUT /v1/reservations/*", asked | rest)
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
     assert client.reservations() == (got,)
+
+
+def test_a_number_of_gpus_is_taken_among_selected_ones(daemon: StubDaemon, client: Client) -> None:
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
+    client.reserve(1, among=[0, "GPU-ab"], seconds=None, wait=math.inf)
+    asked = {"count": 1, "gpus": ["0", "GPU-ab"], "seconds": None, "wait_s": None}
+    assert daemon.requests[-1][1] == {**asked, "reason": "", "bound": False}
 
 
 ASKED = ("PUT /v1/reservations/*", {"count": 1, "reason": "", "wait_s": 30.0, "bound": False})

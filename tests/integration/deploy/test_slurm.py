@@ -79,7 +79,7 @@ def test_a_job_starts_unless_a_fault_is_proven(daemon: Daemon) -> None:
     assert script(daemon, "epilog").returncode == 0
     assert reservations(daemon.client) == [("Slurm job 7", (0,))]
     # A user has reserved GPU 1: no fault, so job 9 starts.
-    with daemon.client.reserve([1], reason="mine"):
+    with daemon.client.reserve([1], reason="mine", seconds=None):
         done = script(daemon, "prolog", "0", SLURM_JOB_GPUS="1", SLURM_JOB_ID="9")
         assert done.returncode == 0
         assert "GPU 1" in done.stderr

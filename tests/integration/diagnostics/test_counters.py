@@ -12,8 +12,8 @@ import pytest
 from sentinel.burnin.checks import growth_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.node_checks import judge_node
+from sentinel.burnin.checks.load_evidence import LoadEvidence
+from sentinel.burnin.checks.node_report import judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters

@@ -9,7 +9,6 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.diagnostics.survey import survey
 from sentinel.errors import EndedEarlyError
-from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.probe_process import ProbeProcess
 from tests.harness.gpu_environment import SimulatedHost
 
@@ -26,4 +25,4 @@ def test_a_signal_that_comes_while_the_probe_ends_is_not_lost(
     monkeypatch.setattr(ProbeProcess, "close", signalled)
     monkeypatch.setenv("SENTINEL_SIM_DIR", simulated.environment()["SENTINEL_SIM_DIR"])
     with pytest.raises(EndedEarlyError, match="SIGTERM"):
-        survey(Options(config=Config(), simulate=1))
+        survey(Config(), simulate=1)

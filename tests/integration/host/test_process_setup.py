@@ -26,7 +26,7 @@ assert find_library("c")
 SUPERVISOR = """
 import sys
 import sentinel.cli.daemon.run
-from sentinel.supervisor.event_log import structlog
+from sentinel.host.event_lines import structlog
 heavy = {"rich", "rich.console", "pygments", "attr"} & sys.modules.keys()
 assert not heavy, heavy
 import rich.console  # the real module is available again

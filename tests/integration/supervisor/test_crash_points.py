@@ -224,7 +224,7 @@ class Run:
     def wait_in_queue(self, gpu: int) -> None:
         """Wait for a reserved GPU for a moment."""
         with suppress(SentinelError):
-            self.daemon.client.reserve([gpu], wait=0.1)
+            self.daemon.client.reserve([gpu], seconds=60, wait=0.1)
         self.wait_for("reservation.left")
 
     def cancel_reservation(self, reason: str) -> None:

@@ -30,7 +30,7 @@ def queued(daemon: Daemon) -> list[int | None]:
 
 
 def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
-    held = daemon.client.reserve([0, 1], reason="maintenance")
+    held = daemon.client.reserve([0, 1], reason="maintenance", seconds=None)
     wait = ("--wait", "5m", *JOB)
     with (
         daemon.start_command("exec", "--count", "2", *wait, "large") as large,
@@ -79,7 +79,7 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
 
 
 def test_a_wait_that_is_too_short_says_what_it_waited_for(daemon: Daemon) -> None:
-    daemon.client.reserve([0], reason="maintenance")
+    daemon.client.reserve([0], reason="maintenance", seconds=None)
     late = daemon.run_unchecked("reserve", "--gpus", "0", "--for", "1h", "--wait", "300ms")
     assert late.code == 1
     assert "GPU 0 is reserved: maintenance" in late.err

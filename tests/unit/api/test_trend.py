@@ -118,7 +118,6 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
         ("90s", 90.0),
         ("2h", 7200.0),
         ("7d", 7 * 86400.0),
-        ("45", 45.0),
         (datetime.fromtimestamp(NOW - 60, UTC).isoformat(), 60.0),
         ("2026-09-21T14:13:20+02:00", NOW - 1_789_992_800.0),
         (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # clocks may differ slightly
@@ -130,7 +129,16 @@ def test_since_is_a_duration_before_now_or_a_timestamp(text: str, age_s: float) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a while", "2026-11-20T19:40:00", "-5s", "9" * 400, "99999d", "0001-01-01T00:00:00+00:00"],
+    [
+        "",
+        "a while",
+        "45",
+        "2026-11-20T19:40:00",
+        "-5s",
+        "9" * 400,
+        "99999d",
+        "0001-01-01T00:00:00+00:00",
+    ],
 )
 def test_an_invalid_time_is_refused_with_its_parameter(text: str) -> None:
     with pytest.raises(ProblemError, match=r"^since: "):

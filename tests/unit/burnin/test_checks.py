@@ -13,16 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.checks import basis
-from sentinel.burnin.checks.check import (
-    CheckResult,
-    Severity,
-    Status,
-    Table,
-    Thresholds,
-    above,
-    worst,
-)
+from sentinel.burnin.checks import workload_checks
+from sentinel.burnin.checks.catalogue import CATALOGUE, Table
+from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds, worst
 from sentinel.burnin.checks.evidence import (
     ExpectedEvidence,
     GpuEvidence,
@@ -33,13 +26,15 @@ from sentinel.burnin.checks.evidence import (
     ParticipationEvidence,
 )
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.load_evidence import LoadEvidence
+from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
+from sentinel.fleet import fleet_checks
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.check_evidence import (
@@ -583,6 +578,8 @@ def test_every_declaration_is_complete() -> None:
         assert not re.search(r"[a-z]; (fail|warn) > 0$", row.default_threshold), row.id
     with pytest.raises(ValueError, match="two checks are called"):
         Table(CHECKS, CHECKS)
+    tables = (CHECKS, workload_checks.TABLE, fleet_checks.CHECKS)
+    assert CATALOGUE.keys() == frozenset().union(*(table.ids for table in tables))
 
 
 def test_a_check_judges_every_evidence_of_its_class() -> None:
@@ -590,16 +587,6 @@ def test_a_check_judges_every_evidence_of_its_class() -> None:
     assert {"gpu.lost", "temperature.gpu", "pcie.width"} <= of_both
     assert {check.id for check in CHECKS.of(MomentEvidence)} == of_both | {"daemon.findings"}
     assert of_both < {check.id for check in CHECKS.of(LoadEvidence)}
-    table = Table(MOMENT)
-
-    @table.check("site.first", source="a test", do=basis.WATCH, warn=above(1))
-    def first(evidence: GpuEvidence, limits: Any) -> Any:
-        """Hold.
-
-        Reads nothing.
-        """
-
-    assert (first.title, first.reads, table["site.first"]) == ("Hold", "nothing", first)
 
 
 # --- what is missing -------------------------------------------------------------------------
@@ -685,7 +672,7 @@ def test_waiting_dilutes_no_share_of_the_time() -> None:
 def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> None:
     """No event counts the work of such a phase: they are in its samples alone."""
     evidence = Run(after={"power_brake_throttled_s": 35.0, "at": HEALTHY.at + SECONDS}).evidence()
-    evidence.record.phases[-1].work = {"seconds": 60.0, "checks": 1}
+    evidence.record.phases[-1].work = PhaseWork(seconds=60.0, checks=1)
     assert judge("throttle.power_brake", evidence).status is FAIL
     evidence.record.cut, evidence.record.sampled_s = True, 3500.0
     result = judge("throttle.power_brake", evidence)
@@ -1066,7 +1053,7 @@ def test_a_temperature_that_no_power_changes_is_none() -> None:
 def test_a_phase_that_all_peers_can_do_must_be_done() -> None:
     evidence = Run().evidence()
     copy = evidence.record.phases[2]
-    copy.work = {"given_up": "its stressors failed 3 times"}
+    copy.work = PhaseWork(given_up="its stressors failed 3 times")
     found = judge("phase.given_up", evidence)
     assert (found.status, found.evidence) == (FAIL, "copy: its stressors failed 3 times")
     few = replace(evidence, peers=evidence.peers[:2])
@@ -1183,13 +1170,13 @@ def test_what_is_not_in_a_row() -> None:
 def test_an_error_counts_although_its_event_was_lost() -> None:
     evidence = Run().evidence()
     steady = evidence.record.phases[-1]
-    steady.work = {**steady.work, "errors": 7}
+    steady.work = replace(steady.work, errors=7)
     assert judge("results.wrong", evidence).status is FAIL
 
 
 def test_the_coverage_is_judged_where_no_stripe_is_held() -> None:
     evidence = Run(share=0.8).evidence()
-    work = {"passes": 1, "share": 0.5, "retained": 0.11}
+    work = PhaseWork(covered={"0": 1}, patterns=1, share=0.5, retained=0.11)
     held = PhaseRecord(phase=replace(MEMORY, name="retention"), work=work)
     evidence.record.phases.append(held)
     assert judge("memory.covered", evidence).status is PASS

@@ -12,7 +12,8 @@ import pytest
 from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
 from sentinel.burnin.checks.expected_checks import learn
-from sentinel.burnin.checks.node_checks import MOMENT, judge_node, nagios, npd
+from sentinel.burnin.checks.node_formats import nagios, npd
+from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.verdict import Verdict

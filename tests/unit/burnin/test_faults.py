@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from sentinel.burnin.checks.check import Status
-from sentinel.burnin.checks.peer_checks import RATE_LIMITS, judge_rate, peers_of
+from sentinel.burnin.checks.peers import judge_rate, peers_of
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import report_object
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
@@ -153,6 +154,7 @@ def test_good_cards_as_different_as_they_are_pass(gpus: int, nodes: int, tmp_pat
 
 
 def test_of_many_good_cards_few_are_below_the_limits_of_peers() -> None:
+    limits = CHECKS["rate.peers"].limits
     dice = random.Random(1)
     for gpus in (4, 8):
         found: Counter[Status] = Counter()
@@ -160,7 +162,7 @@ def test_of_many_good_cards_few_are_below_the_limits_of_peers() -> None:
             rates = [dice.gauss(1, SPREAD) for _ in range(gpus)]
             peers = peers_of(rates)
             assert peers is not None
-            statuses = [judge_rate(rate, peers, RATE_LIMITS).status for rate in rates]
+            statuses = [judge_rate(rate, peers, limits).status for rate in rates]
             found[worst_of(statuses)] += 1
         assert found[Status.FAIL] < 4, found
         assert found[Status.WARN] < 80, found

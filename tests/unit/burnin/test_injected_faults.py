@@ -14,13 +14,14 @@ import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.record import GpuRecord, Sample, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord, Sample
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
+from sentinel.host.event_lines import event_object
 from sentinel.protocol.counters import Counters
-from sentinel.supervisor.event_log import event_object
 from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run, later, random_healthy
 from tests.harness.world import World
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.checks import node_checks
+from sentinel.burnin.checks import node_formats
 from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.checks.node_checks import FAILED, PASSED, NodeReport, judge_node, proven_fault
+from sentinel.burnin.checks.node_report import FAILED, PASSED, NodeReport, judge_node, proven_fault
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import to_json
 from sentinel.protocol.api_types import GpuProof
@@ -76,13 +76,13 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
 def test_each_format_has_its_exit_code_and_line(
     report: NodeReport, plain: int, nagios: int, npd: int, text: str
 ) -> None:
-    assert node_checks.exit_code(report) == plain
-    code, line = node_checks.nagios(report)
+    assert node_formats.exit_code(report) == plain
+    code, line = node_formats.nagios(report)
     assert code == nagios
     assert line.startswith(text)
     assert "\n" not in line
     assert line.count("|") <= 1
-    code, short = node_checks.npd(report)
+    code, short = node_formats.npd(report)
     assert code == npd
     assert 0 < len(short) <= 80
     assert "\n" not in short
@@ -90,15 +90,15 @@ def test_each_format_has_its_exit_code_and_line(
 
 def test_a_gpu_that_failed_is_a_verdict_even_if_the_driver_is_gone() -> None:
     report = replace(FAULTY_NODE, driver_error="nvmlInit did not return")
-    assert node_checks.exit_code(report) == 1
-    assert node_checks.nagios(report)[0] == 2
-    assert node_checks.npd(report)[0] == 1
-    assert node_checks.as_object(report)["verdict"] == "fail"
-    assert node_checks.as_object(report)["driver_error"] == "nvmlInit did not return"
+    assert node_formats.exit_code(report) == 1
+    assert node_formats.nagios(report)[0] == 2
+    assert node_formats.npd(report)[0] == 1
+    assert node_formats.as_object(report)["verdict"] == "fail"
+    assert node_formats.as_object(report)["driver_error"] == "nvmlInit did not return"
 
 
 def test_performance_data_are_numbers_with_labels() -> None:
-    _, line = node_checks.nagios(HEALTHY_NODE)
+    _, line = node_formats.nagios(HEALTHY_NODE)
     data = dict(item.split("=") for item in line.partition(" | ")[2].split())
     assert data["gpus"] == "2"
     assert data["gpu0_temperature_left"] == "27"
@@ -107,12 +107,12 @@ def test_performance_data_are_numbers_with_labels() -> None:
 
 def test_many_faults_are_counted_in_the_line() -> None:
     report = judged(*(replace(HEALTHY, index=index, remap_failed=True) for index in range(8)))
-    assert "and 3 more" in node_checks.nagios(report)[1]
-    assert node_checks.npd(report)[1] == "GPU 0: memory.remap_failed = 1, and 7 more"
+    assert "and 3 more" in node_formats.nagios(report)[1]
+    assert node_formats.npd(report)[1] == "GPU 0: memory.remap_failed = 1, and 7 more"
 
 
 def test_the_object_has_every_check_with_its_fields() -> None:
-    found = json.loads(json.dumps(to_json(node_checks.as_object(FAULTY_NODE))))
+    found = json.loads(json.dumps(to_json(node_formats.as_object(FAULTY_NODE))))
     assert found["verdict"] == "fail"
     assert [gpu["verdict"] for gpu in found["gpus"]] == ["fail", "fail", "not tested"]
     assert found["gpus"][2]["uuid"] is None
@@ -131,7 +131,7 @@ def test_the_object_has_every_check_with_its_fields() -> None:
         "replace the card.",
         "evidence": "remap_failed = 1",
     }
-    nothing = node_checks.as_object(NO_DRIVER)
+    nothing = node_formats.as_object(NO_DRIVER)
     assert (nothing["verdict"], nothing["gpus"]) == (None, [])
 
 

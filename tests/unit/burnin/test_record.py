@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.record import GpuRecord, Stretches, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord, Stretches
 from sentinel.burnin.run_folder import RunFolder, lines, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import lines, read_object
 from sentinel.config.plan import Plan
 from sentinel.protocol.codec import from_json
@@ -40,7 +41,10 @@ def counted(record: GpuRecord) -> dict[str, Any]:
                 "done": phase.done,
                 "passes": phase.passes,
                 "complete": phase.complete,
-                "work": {key: phase.work.get(key) for key in ("seconds", "checks", "errors")},
+                "work": {
+                    key: None if phase.ended is None else getattr(phase.work, key)
+                    for key in ("seconds", "checks", "errors")
+                },
                 "stretches": [[round(at, 3) for at in stretch] for stretch in phase.stretches],
                 "judged": [len(phase.judged(phase.telemetry)), len(phase.judged(phase.reports))],
             }

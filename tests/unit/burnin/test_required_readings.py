@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.burnin.checks.check import Status, Thresholds
-from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.checks.required_readings import REQUIRED, Group, unread
 from sentinel.protocol.counters import READ_FIELDS, Counters
 from tests.harness.check_evidence import HEALTHY

@@ -14,13 +14,14 @@ import pytest
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, above
 from sentinel.burnin.formats import FORMATS, text_lines, write_reports
 from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.request import RunRequest
 from sentinel.burnin.resume import (
     check_settings,
     earlier_work,
     flags_to_resume,
     single_to_resume,
 )
-from sentinel.burnin.run import RunRequest, recorded_settings, until_end
+from sentinel.burnin.run import recorded_settings, until_end
 from sentinel.burnin.run_folder import RunFolder, complete, read_object, reopen
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
@@ -42,7 +43,9 @@ from tests.harness.report_formats import SCHEMA, Parsed, closed, schema_problems
 
 
 def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path: Path) -> None:
-    request = RunRequest(folder=RunFolder(path=tmp_path), text="", gpus=("0", "1"), fail_fast=True)
+    request = RunRequest(
+        folder=str(tmp_path), state=str(tmp_path), plan="", gpus=("0", "1"), fail_fast=True
+    )
     given = (
         Given(key="gpus", text="3", source="SENTINEL_GPUS"),
         Given(key="workload", text="hold", source="--workload"),

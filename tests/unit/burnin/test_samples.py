@@ -11,11 +11,11 @@ import pytest
 
 from sentinel.burnin.record import TELEMETRY
 from sentinel.burnin.samples import CountersAtEnd, Samples, merged, sample, samples_of
-from sentinel.core.step import Event
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.events import Event
 from tests.harness.timing import TIMEOUT_S
 
 PROGRESS = BurninProgress(

@@ -23,6 +23,7 @@ from sentinel.burnin.verdict import (
     verdict_summary,
 )
 from sentinel.config.plan import Plan
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters
 from tests.harness.check_evidence import HEALTHY, STEADY, Run
 from tests.harness.example_run import RUNS, ExampleRun, report_of
@@ -42,7 +43,7 @@ class Short(Run):
             if phase.phase.checked:
                 seconds = (MIN_CHECKED_S - 1) / len(found.phases)
                 phase.phase = replace(phase.phase, seconds=min(phase.phase.seconds, seconds))
-                phase.work = {**phase.work, "seconds": seconds, "longest": seconds}
+                phase.work = replace(phase.work, seconds=seconds, longest=seconds)
         return found
 
 
@@ -52,7 +53,7 @@ SHORT = Short()
 def verdict(run: Run, plan: Plan = PLAN, *, complete: bool = True) -> Verdict:
     evidence = run.evidence()
     if not complete:
-        evidence.record.phases[-1].work = {"longest": 30.0, "seconds": 55.0}
+        evidence.record.phases[-1].work = PhaseWork(longest=30.0, seconds=55.0)
     return judge_gpu(evidence.record, CHECKS.run(evidence, Thresholds()), plan).verdict
 
 
@@ -110,8 +111,8 @@ def test_an_optional_phase_is_missed_only_if_the_run_was_cut_short(
 ) -> None:
     optional = replace(STEADY, mandatory=False)
     record = Run(ended=ended).record()
-    record.phases[-1] = PhaseRecord(phase=optional, work={"checks": 1, **work})
-    record.phases[0].work = {**record.phases[0].work, "seconds": MIN_CHECKED_S}
+    record.phases[-1] = PhaseRecord(phase=optional, work=PhaseWork(checks=1, **work))
+    record.phases[0].work = replace(record.phases[0].work, seconds=MIN_CHECKED_S)
     warned = CHECKS.run(Run(read=LOW_POWER).evidence(), Thresholds())
     judged = judge_gpu(record, warned if ended is not None else [], PLAN)
     assert judged.verdict is wanted

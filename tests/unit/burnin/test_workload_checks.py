@@ -14,7 +14,7 @@ from sentinel.burnin.checks.workload_checks import (
     remarks_of,
     result_of,
 )
-from sentinel.burnin.record import load
+from sentinel.burnin.loading import load
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.stressor import FailureKind
 

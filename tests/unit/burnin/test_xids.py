@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status, Thresholds
-from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.xid_checks import judge_xids
-from sentinel.burnin.record import GpuRecord, Stretches, load
+from sentinel.burnin.loading import load
+from sentinel.burnin.record import GpuRecord, Stretches
 from sentinel.burnin.xids import XidEvent, joined, missed, parse_xid
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.xids import XIDS, XidMeaning
+from sentinel.protocol.xids import XIDS, OwnEnd, XidMeaning
 
 BUS = "00000000:3B:00.0"
 

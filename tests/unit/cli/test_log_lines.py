@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.cli.display.journal import entry, priority
 from sentinel.cli.display.log_lines import describe, text_lines
-from sentinel.core.step import Event
 from sentinel.host.systemd import field_name
+from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import Gpu
 from tests.harness.gpu_environment import ROOT
 

@@ -184,10 +184,12 @@ def test_a_malformed_end_time_is_rejected(text: str) -> None:
 
 
 def test_a_duty_cycle_is_work_then_rest() -> None:
-    assert parse_duty("30m/5m") == parse_duty(" 1800 / 300s ") == Duty(on=1800.0, off=300.0)
+    assert parse_duty("30m/5m") == parse_duty(" 1800s / 300s ") == Duty(on=1800.0, off=300.0)
 
 
-@pytest.mark.parametrize("text", ["", "30m", "30m/", "/5m", "30m/0s", "30m/5m/5m", "0.5s/5s", "on"])
+@pytest.mark.parametrize(
+    "text", ["", "30m", "30m/", "/5m", "30m/0s", "30m/5m/5m", "0.5s/5s", "30/5", "on"]
+)
 def test_a_malformed_duty_cycle_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duty cycle"):
         parse_duty(text)

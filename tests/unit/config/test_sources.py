@@ -98,9 +98,9 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
 
 
 def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
-    path = written(tmp_path, "rearm = 7\ngpus = [0, 'GPU-1a']\nutil.samples = 7")
+    path = written(tmp_path, "idle.wait = 0\ngpus = [0, 'GPU-1a']\nutil.samples = 7")
     config = build_config(read_file(path))
-    assert config.rearm == 7.0
+    assert config.idle_wait == 0.0
     assert config.gpus == ("0", "GPU-1a")
     assert config.util_samples == 7
 
@@ -118,6 +118,11 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ('[gpu.0]\nutil = "30%"', ["The key of --util is util.target."]),
         ('[memory]\ntraget = "5s"', ["memory.traget", "Did you mean memory.target?"]),
         ('rearm = "8d"', ["rearm: '8d' is out of range", "from 100ms to 7d"]),
+        ("rearm = 7", ["rearm: '7' has no unit", "write 7s, 7m or 7h"]),
+        ("rearm = 0", ["rearm: '0' is out of range", "from 100ms to 7d"]),
+        ("idle.wait = 5", ["idle.wait: '5' has no unit"]),
+        ("idle.memory = 0", ["'0' is out of range", "leave --idle-memory out for the default"]),
+        ('power = "0W"', ["power: '0W' is out of range", "from 10W to 10kW"]),
         ("rearm = true", ["rearm: True is not a string or a number"]),
         ("rearm = ['5s']", ["rearm: ['5s'] is not a string or a number"]),
         ("gpus = [true]", ["gpus: [True] is not a string or a list of strings"]),

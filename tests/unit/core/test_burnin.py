@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core import burnin_progress
-from sentinel.core.burnin_progress import Burnin
+from sentinel.config.verified_work import is_done
+from sentinel.core.burnin import progress as burnin_progress
+from sentinel.core.burnin.progress import Burnin
 from sentinel.core.gpu_state import Running
+from sentinel.core.state import Orders
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
@@ -38,12 +40,14 @@ def plan_of(*phases: Phase) -> Plan:
     return Plan(name="test", phases=phases)
 
 
-def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False) -> World:
+def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False, repeat: bool = False) -> World:
     """Build a world of GPUs that check results, and a supervisor with a plan."""
-    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=fail_fast)
-    world = World(gpus=gpus, config=config)
+    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan)
+    world = World(gpus=gpus, config=config, orders=Orders(repeat=repeat))
     for fake in world.gpus.values():
         fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
+    begun = Burnin(fail_fast=fail_fast)
+    world.state = world.state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=begun))
     return world
 
 
@@ -373,7 +377,7 @@ def test_no_more_counts_than_was_checked(reports: list[tuple[float, int, int, bo
     state, now, most = Burnin(), 0.0, 0.0
     for seconds, checks, errors, hot, gone in reports:
         if gone:
-            state = burnin_progress.interrupt(state)
+            state = burnin_progress.interrupt(state, phase)
         now += seconds
         report = Progress(
             seconds=seconds, iterations=1, flops=0, bytes=0, checks=checks, errors=errors
@@ -392,8 +396,7 @@ def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
 
 
 def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.run(lambda: len(world.events("burnin.ended")) == 3, within=200)
     started = [str(event.fields["workload"]) for event in world.events("stressor.starting")]
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
@@ -415,8 +418,7 @@ def refuse(world: World, kind: FailureKind) -> None:
 def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     kind: FailureKind,
 ) -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.tick = 0.25
     ends = world.now + 600
     while world.now < ends:
@@ -429,8 +431,7 @@ def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
 
 
 def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
-    world = running(plan_of(FP64, COPY))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64, COPY), repeat=True)
     world.tick = 0.25
     while len(world.events("burnin.ended")) < 8:
         world.run_for(0.25)
@@ -442,8 +443,7 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
 
 
 def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
-    world = running(plan_of(FP64))
-    world.state = reconfigured(world, repeat=True)
+    world = running(plan_of(FP64), repeat=True)
     world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     world.run_for(300)
@@ -456,13 +456,13 @@ def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
     state = Burnin()
     for share in (0.77, 0.75, 0.76):
         state = burnin_progress.cover(
-            state, MemoryCovered(pattern="zeros", patterns=2, share=share)
+            state, MEMORY, MemoryCovered(pattern="zeros", patterns=2, share=share)
         )
     assert (state.current.share, state.current.retained) == (0.75, None)
     assert state.current.passes() == 0
     for share in (0.11, 0.22, 0.11):  # the last of another stressor, which begins again
         message = MemoryCovered(pattern="retention", patterns=2, share=share, stripe=True)
-        state = burnin_progress.cover(state, message)
+        state = burnin_progress.cover(state, MEMORY, message)
     assert (state.current.share, state.current.retained) == (0.75, 0.22)
     assert state.current.passes() == 3
 
@@ -472,10 +472,12 @@ def test_interruptions_make_no_pattern_longer_in_the_time_left() -> None:
     state = Burnin()
     report = Progress(seconds=10.0, iterations=1, flops=0.0, bytes=0.0, checks=1, errors=0)
     state = burnin_progress.count(state, MEMORY, report, None, 0.0)
-    state = burnin_progress.cover(state, MemoryCovered(pattern="0", patterns=4, share=0.9))
+    state = burnin_progress.cover(state, MEMORY, MemoryCovered(pattern="0", patterns=4, share=0.9))
     for _ in range(20):
         cut = replace(report, seconds=9.0)
-        state = burnin_progress.interrupt(burnin_progress.count(state, MEMORY, cut, None, 0.0))
+        state = burnin_progress.interrupt(
+            burnin_progress.count(state, MEMORY, cut, None, 0.0), MEMORY
+        )
         assert 30 <= burnin_progress.seconds_left(state, plan_of(MEMORY)) <= 70
 
 
@@ -492,6 +494,6 @@ def test_the_time_left_of_passes_is_known_from_the_patterns_so_far() -> None:
         after = 10 * (7 - number) if number else 0
         assert burnin_progress.seconds_left(state, plan) == pytest.approx(25 + after)
         message = MemoryCovered(pattern=str(number % 4), patterns=4, share=0.9)
-        state = burnin_progress.cover(state, message)
+        state = burnin_progress.cover(state, MEMORY, message)
         assert 25 <= burnin_progress.seconds_left(state, plan) <= 25 + 10 * (7 - number)
-    assert burnin_progress.is_done(state.current, MEMORY)
+    assert is_done(MEMORY, state.current)

@@ -10,6 +10,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
 from sentinel.core.gpu_state import Fatal, Running
+from sentinel.core.state import Orders
 from sentinel.protocol.commands import (
     Caller,
     CancelBurnin,
@@ -241,7 +242,7 @@ def planned(phases: int, **phase: object) -> Config:
         ],
     }
     plan = parse_plan(table, "the plan")
-    return Config(rearm=1.0, rearm_longest=1.0, workload="mixed", plan=plan, repeat=True)
+    return Config(rearm=1.0, rearm_longest=1.0, workload="mixed", plan=plan)
 
 
 @pytest.mark.parametrize("phases", [1, 5])
@@ -446,8 +447,8 @@ def test_the_windows_of_xids_are_reported_at_a_break_and_at_the_end() -> None:
 
 
 def test_a_daemon_for_burn_ins_occupies_nothing_else_and_counts_its_time_from_their_start() -> None:
-    config = Config(rearm=1.0, burnin_only=True, run_for=4.0)
-    world = World(gpus=2, config=config, with_api=True)
+    config = Config(rearm=1.0, run_for=4.0)
+    world = World(gpus=2, config=config, orders=Orders(burnin_only=True), with_api=True)
     world.run_for(10)
     assert not world.events("stressor.starting")
     assert start(world) is None

@@ -9,6 +9,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Fatal, Stopped
 from sentinel.core.node.serving_processes import LOST_AFTER_S
+from sentinel.core.state import Orders
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import (
     LEASE_S,
@@ -56,7 +57,7 @@ def reply_text(world: World) -> str:
 
 
 def test_a_daemon_starts_nothing_before_the_api_process_has_served() -> None:
-    world = World(config=Config(explain=True), daemon=True)
+    world = World(orders=Orders(explain=True), daemon=True)
     world.api.serving = False
     world.run_for(5)
     assert world.spawner.started == []
@@ -139,7 +140,7 @@ def test_a_client_can_stop_the_daemon_and_later_commands_are_refused() -> None:
 
 
 def test_a_monitor_refuses_to_occupy() -> None:
-    world = World(gpus=1, config=Config(dry_run=True, paused=True), with_api=True)
+    world = World(config=Config(dry_run=True), orders=Orders(paused=True), with_api=True)
     world.run(lambda: world.api.host is not None)
     assert send(world, ResumeGpus) is Refusal.CONFLICT
     assert send(world, PauseGpus) is None
@@ -310,8 +311,8 @@ def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float
     ("fields", "refusal", "text"),
     [
         ({"count": 3}, Refusal.INVALID, "3 GPUs are requested, and there are 2"),
-        ({"count": 1, "gpus": ("GPU-0",)}, Refusal.INVALID, "name either GPUs or their number"),
-        ({}, Refusal.INVALID, "name either GPUs or their number"),
+        ({"count": 2, "gpus": ("GPU-0",)}, Refusal.INVALID, "2 GPUs are requested, and 1 is named"),
+        ({}, Refusal.INVALID, "name GPUs, or their number"),
         ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
         ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "not a number of seconds"),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.burnin import groups
+from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.gpu_state import Busy, Idle, Occupancy, Running, Starting, Unknown
-from sentinel.core.node import groups
 from sentinel.core.state import State
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from tests.harness.core_scenarios import finish, reconfigured

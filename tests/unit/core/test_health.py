@@ -21,14 +21,14 @@ from sentinel.core.gpu_state import (
     Stopped,
     Unknown,
 )
-from sentinel.core.health import MULTIPLIERS, assess, cause, multiplier, thresholds
+from sentinel.core.health import assess, cause, multiplier, thresholds
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Memory, Reading, Telemetry
 from sentinel.protocol.stressor import Ready
-from sentinel.protocol.views import GpuHealth, HealthCause
+from sentinel.protocol.views import MULTIPLIERS, GpuHealth, HealthCause
 from tests.harness.core_scenarios import occupied
 from tests.harness.world import GIB
 

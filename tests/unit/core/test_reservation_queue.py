@@ -18,7 +18,7 @@ from sentinel.core.node.grants import QUEUE
 from sentinel.core.node.reservation_queue import choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, SendTo, Step, chain
+from sentinel.core.step import SendTo, Step, chain
 from sentinel.protocol.commands import (
     LEASE_S,
     Caller,
@@ -30,6 +30,7 @@ from sentinel.protocol.commands import (
     Refusal,
     Reserve,
 )
+from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Reservation
 from tests.harness.world import World
@@ -191,6 +192,37 @@ def test_a_request_that_no_earlier_one_can_be_delayed_by_is_served_at_once() -> 
     assert node.holds("two") == [0, 1]
 
 
+def test_a_number_of_named_gpus_waits_for_these_alone() -> None:
+    node = busy_node()
+    first = node.reserve("a", gpus=(1, 2, 3), count=2)
+    why = "0 of 2 GPUs can be reserved: GPUs 1-3 are in use by others"
+    assert first.text == f"waits at place 1: {why}"
+    node.set_busy(0, busy=False)
+    assert node.reserve("b", count=1, by=BOB).gpus == ("GPU-0",), "a does not need it"
+    node.set_busy(3, busy=False)
+    assert node.step() == []
+    assert node.reserve("c", gpus=(3,), wait=False).refused is Refusal.CONFLICT
+    node.set_busy(1, busy=False)
+    node.step()
+    assert node.holds("a") == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ({"gpus": (0, 1), "count": 3}, "3 GPUs are requested, and 2 are named"),
+        ({"gpus": (0,), "count": 2}, "2 GPUs are requested, and 1 is named"),
+        ({"count": 5}, "5 GPUs are requested, and there are 4"),
+        ({}, "name GPUs, or their number"),
+        ({"gpus": (0,), "count": -1}, "name GPUs, or their number"),
+    ],
+)
+def test_more_gpus_than_there_are_to_choose_from_never_wait(wish: dict[str, Any], why: str) -> None:
+    node = busy_node()
+    refused = node.reserve("a", **wish)
+    assert (refused.refused, refused.text, node.waiting) == (Refusal.INVALID, why, [])
+
+
 def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     node = busy_node()
     node.reserve("large", count=2)
@@ -248,6 +280,7 @@ def test_a_stored_answer_ends_the_lease() -> None:
         {"by": BOB},
         {"count": 2},
         {"count": 0, "gpus": (0,)},
+        {"gpus": (0, 1, 2, 3)},
         {"seconds": 1.0},
         {"reason": "another"},
         {"bound": True},
@@ -322,7 +355,9 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
 
 Wish = st.one_of(
     st.tuples(st.integers(1, 4), st.just(frozenset[int]())),
-    st.tuples(st.just(0), st.frozensets(st.integers(0, 3), min_size=1)),
+    st.frozensets(st.integers(0, 3), min_size=1).flatmap(
+        lambda named: st.tuples(st.integers(0, len(named)), st.just(named))
+    ),
 )
 Change = st.one_of(
     st.tuples(st.just("reserve"), Wish, st.booleans()),
@@ -364,6 +399,10 @@ def test_no_request_is_passed_on_a_gpu_that_it_can_use(
             earlier = [one for one in earlier if order.index(one) < order.index(id_)]
             for one in earlier:
                 assert not usable(wishes[one]) & set(node.holds(id_)), (one, id_)
+        for id_ in node.state.reservations:
+            count, held = wishes[id_][0] or len(wishes[id_][1]), node.holds(id_)
+            assert len(held) in {0, count}
+            assert set(held) <= usable(wishes[id_])
         taken = [gpu for id_ in node.state.reservations for gpu in node.holds(id_)]
         assert len(taken) == len(set(taken))
 

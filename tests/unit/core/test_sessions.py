@@ -224,7 +224,7 @@ def test_what_chose_a_workload_is_the_phase_of_a_plan_or_a_session() -> None:
 
 def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
     plan = parse_plan(PLAN, "test")
-    world = checking(Config(plan=plan, repeat=True, workload="mixed"))
+    world = checking(Config(plan=plan, workload="mixed"))
     assert start(world)[0] is None
     world.run(lambda: running(world)[0] == "hold")
     assert workloads(world) == ["hold", "mixed", "mixed"]
@@ -236,7 +236,7 @@ def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
 def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -> None:
     links = {"name": "links", "workload": "links", "seconds": 10, "together": True}
     plan = parse_plan({**PLAN, "phase": [links]}, "test")
-    config = Config(plan=plan, repeat=True, workload="links", rearm=1.0, rearm_longest=1.0)
+    config = Config(plan=plan, workload="links", rearm=1.0, rearm_longest=1.0)
     world = checking(config)
     before = world.state.gpu_states[gpu].burnin
     assert before is not None

@@ -10,8 +10,10 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
 from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Stopped, Unknown
+from sentinel.core.state import Orders
 from sentinel.core.step import Kill, Start
-from tests.harness.core_scenarios import held, occupied, on_stressors
+from sentinel.protocol.commands import PauseGpus, ResumeGpus
+from tests.harness.core_scenarios import held, occupied, on_stressors, send
 from tests.harness.world import GIB, World
 
 
@@ -179,6 +181,23 @@ def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
     assert [60.0 <= at - began < 62 for _, at in world.spawner.started] == [True]
 
 
+@pytest.mark.parametrize("gate", ["each", "all"])
+@pytest.mark.parametrize("seconds", [None, 30.0])
+def test_the_time_of_a_pause_does_not_count_as_idle(seconds: float | None, gate: str) -> None:
+    world = World(config=Config(idle_wait=90.0, idle_gate=gate), gpus=2, with_api=True)
+    world.run(lambda: world.state.served)
+    assert send(world, PauseGpus, gpus=("GPU-0",), seconds=seconds) is None
+    world.run_for(20)
+    if seconds is None:
+        assert send(world, ResumeGpus, gpus=("GPU-0",)) is None
+    world.run(lambda: world.events("gpu.resumed"), within=15)
+    resumed = world.now
+    assert reason(world, 0) == "its pause ended less than 1 min 30 s ago (idle.wait)"
+    world.run(lambda: held(world) == [0, 1], within=40)
+    (started,) = (at for uuid, at in world.spawner.started if uuid == "GPU-0")
+    assert 90.0 <= started - resumed < 92.0
+
+
 def test_a_failed_stressor_does_not_restart_the_idle_wait() -> None:
     world = World(config=Config(idle_wait=60.0))
     world.run(lambda: held(world), within=70)
@@ -266,7 +285,11 @@ def test_the_daemon_ends_at_the_configured_time() -> None:
 
 
 def test_a_dry_run_decides_and_never_starts() -> None:
-    world = World(gpus=2, config=Config(dry_run=True, explain=True, rearm=2.0, max_gpus=1))
+    world = World(
+        gpus=2,
+        config=Config(dry_run=True, rearm=2.0, max_gpus=1),
+        orders=Orders(explain=True),
+    )
     world.run_for(5)
     world.newcomer(1)
     world.run_for(5)
@@ -280,7 +303,7 @@ def test_a_dry_run_decides_and_never_starts() -> None:
 
 
 def test_the_deciding_rule_is_reported_when_it_changes() -> None:
-    world = World(gpus=2, config=Config(explain=True, max_gpus=1))
+    world = World(gpus=2, config=Config(max_gpus=1), orders=Orders(explain=True))
     world.run_for(120)
     verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
     assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == [

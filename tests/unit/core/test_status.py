@@ -18,9 +18,9 @@ from sentinel.config.schedule import end_of_hours, parse_hours
 from sentinel.core.gpu_state import Running
 from sentinel.core.observation import Call
 from sentinel.core.state import State
-from sentinel.core.step import Event
 from sentinel.protocol import codec
 from sentinel.protocol.commands import Allocate, Caller, PauseGpus, Reserve
+from sentinel.protocol.events import Event
 from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention, Note
 from sentinel.protocol.views import GpuView

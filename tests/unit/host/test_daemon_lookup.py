@@ -13,6 +13,7 @@ import pytest
 from sentinel.errors import AccessDeniedError
 from sentinel.host import daemon_lookup
 from sentinel.host.daemon_lookup import find_socket, known_daemons
+from sentinel.host.registry import describe_own, take
 from tests.harness.registered import RegisteredDaemons
 
 
@@ -62,6 +63,29 @@ def test_the_own_daemon_and_a_chosen_one_come_first(
     assert find_socket() == str(service)
     monkeypatch.setenv("SENTINEL_SOCKET", "/chosen")
     assert find_socket() == "/chosen"
+
+
+@pytest.fixture
+def closed_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Provide a folder for temporary files, to a user whose home cannot be written."""
+    (folder / "home").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "home" / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_without_a_home_the_daemon_of_simulated_gpus_is_found(closed_home: Path) -> None:
+    simulated = closed_home / f"sentinel-sim-{os.getuid()}"
+    simulated.mkdir(mode=0o700)
+    usual = str(closed_home / "run" / "sentinel" / "sentinel.sock")
+    its = simulated / "sentinel.sock"
+    entry = take(Path(f"{its}.json"), describe_own(simulated, socket=str(its)))
+    assert find_socket() == str(its)
+    simulated.chmod(0o777)
+    assert find_socket() == usual, "another user could have put it there"
+    simulated.chmod(0o700)
+    entry.release()
+    assert find_socket() == usual, "it has ended"
 
 
 def test_a_service_in_a_folder_that_all_may_write_is_none(folder: Path, service: Path) -> None:

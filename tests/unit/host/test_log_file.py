@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.core.step import Event
 from sentinel.errors import ConfigError
 from sentinel.host import log_file
+from sentinel.host.event_lines import json_lines
 from sentinel.host.log_file import BoundedOutput, RotatingLog
-from sentinel.supervisor.event_log import EventLog, json_lines
+from sentinel.protocol.events import Event
+from sentinel.supervisor.event_log import EventLog
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

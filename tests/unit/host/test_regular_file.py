@@ -82,7 +82,7 @@ ELSEWHERE = {
     "stressor/main.py": "/proc/self",
     "supervisor/daemonize.py": "a memory file of its own",
     "diagnostics/one_shot.py": "a memory file of its own",
-    "cli/daemon/burnin.py": "/dev/null",
+    "cli/daemon/burnin_record.py": "/dev/null",
     "cli/failures.py": "/dev/null",
 }
 

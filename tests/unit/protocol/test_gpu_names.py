@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.checks.node_checks import judge_node
+from sentinel.burnin.checks.node_report import judge_node
 from sentinel.config.gpu_selection import pci_order, present, select_gpus
 from sentinel.errors import NoSuchGpuError
 from sentinel.fleet.job_gpus import gpus_of_job, names_of_job

@@ -6,27 +6,34 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core import burnin_progress as progress
+from sentinel.config.verified_work import is_done
 from sentinel.core import child_facts, health
-from sentinel.core.burnin_progress import Burnin
+from sentinel.core.burnin import groups, progress
+from sentinel.core.burnin.progress import Burnin
+from sentinel.core.burnin.settings import is_repeated
 from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Idle, Running, Stopped, Unknown
-from sentinel.core.node import groups
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Ruling
 from sentinel.core.state import State, each_gpu
-from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
+from sentinel.core.step import Event, Step, gpu_event, upcoming
 from sentinel.core.teardown import pause_of
-from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.burnin_events import (
+    Ended,
+    Interrupted,
+    PhaseEnded,
+    PhaseStarted,
+    Published,
+    Warm,
+    fields_of,
+)
 from sentinel.protocol.stressor import MemoryCovered, Progress
-from sentinel.protocol.views import BurninFields, HealthCause
+from sentinel.protocol.views import FAULTY, HealthCause
 
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
@@ -38,8 +45,6 @@ READABLE_S = 10.0
 HOT_S = 600.0
 #: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
 MAX_OVERHEATS = 5
-#: The beginning of the reason if the GPU itself is at fault, and not the driver of the host.
-FAULTY = "it is lost, or hangs"
 
 
 def advance(state: State, seen: Observation) -> Step[State]:
@@ -85,84 +90,6 @@ def is_planned(state: State) -> bool:
     return state.config.plan is not None or state.burnin_run is not None
 
 
-def why_finished(gpu_state: GpuState, config: Config) -> str | None:
-    """Explain why a GPU needs no stressor any more by its own settings, or return None."""
-    plan, burnin = config.plan, gpu_state.burnin
-    if plan is None and config.burnin_only:
-        return "no burn-in has begun, or it is done"
-    if plan is None or burnin is None or not burnin.finished(plan):
-        return None
-    return burnin.ended or f"it has done all phases of {plan.name}"
-
-
-def progress_events(
-    state: State, seen: Observation, rulings: Mapping[str, Ruling]
-) -> Iterator[Event]:
-    """Report how far each GPU is, unless it is done."""
-    for uuid, gpu_state in state.gpu_states.items():
-        plan = state.config.of(uuid).plan
-        if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
-            continue
-        why_free = rulings[uuid].reason
-        view = view_of(gpu_state, plan, why_free, state.config.of(uuid), seen.now)
-        fields = {name: getattr(view, name) for name in _PROGRESS}
-        sensors = sensor_fields(seen.readings.get(uuid))
-        yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
-
-
-#: What an event reports of a GPU's progress.
-_PROGRESS = (
-    *("phase", "number", "phases", "done_s", "quota_s", "passes", "quota_passes", "left_s"),
-    *("checks", "errors", "waiting"),
-)
-
-
-def view_of(
-    gpu_state: GpuState, plan: Plan, why_free: str, config: Config, now: float
-) -> BurninFields:
-    """Build the view of a GPU's progress through a plan.
-
-    Args:
-        gpu_state: The GPU.
-        plan: Its plan.
-        why_free: The reason why it has no stressor, if it has none.
-        config: The configuration of the GPU.
-        now: The time.
-    """
-    until = _cools_until(gpu_state, config)
-    if until is not None and not config.repeat:
-        left = math.ceil(max(0.0, until - now) / 60)
-        why_free += f"; given up unless it cools within {left} min"
-    burnin = gpu_state.progress
-    number = min(burnin.phase, len(plan.phases) - 1)
-    phase, work = plan.phases[number], burnin.current
-    return BurninFields(
-        plan=plan.name,
-        over=burnin.finished(plan),
-        ended=burnin.ended,
-        **phase_fields(plan, number),
-        done_s=work.stretch if phase.in_one_stretch else work.seconds,
-        quota_s=phase.seconds,
-        passes=work.passes(),
-        quota_passes=phase.passes,
-        left_s=progress.seconds_left(burnin, plan),
-        waiting=_why_waiting(gpu_state, burnin, plan, why_free),
-        seconds=sum(work.seconds + work.uncounted for work in burnin.work),
-        **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
-    )
-
-
-def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, why_free: str) -> str | None:
-    """Explain why nothing counts at the moment, or return None."""
-    if burnin.finished(plan):
-        return None
-    if not gpu_state.is_live:
-        if burnin.waiting_since is not None:
-            return "waiting for the other GPUs"
-        return why_free
-    return "warming up" if plan.phases[burnin.phase].steady and not burnin.warm else None
-
-
 def _advance_gpu(
     gpu_state: GpuState, state: State, seen: Observation, config: Config
 ) -> Step[GpuState]:
@@ -170,7 +97,7 @@ def _advance_gpu(
     plan = config.plan
     if plan is None:
         return Step(gpu_state)
-    now = seen.now
+    now, repeat = seen.now, is_repeated(state, gpu_state.gpu.uuid)
     if gpu_state.burnin is None:
         gpu_state = replace(gpu_state, burnin=Burnin())
     before = burnin = gpu_state.progress
@@ -178,25 +105,21 @@ def _advance_gpu(
         gpu_state = replace(gpu_state, burnin=replace(burnin, begun=True))
         return Step(gpu_state, events=(_phase_started(gpu_state, burnin, plan, now),))
     if burnin.finished(plan):
-        again = (
-            config.repeat
-            and state.shutdown is None
-            and not isinstance(gpu_state.occupancy, Unknown)
-        )
+        again = repeat and state.shutdown is None and not isinstance(gpu_state.occupancy, Unknown)
         return Step(replace(gpu_state, burnin=Burnin()) if again else gpu_state)
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
-    given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, config)
+    given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, repeat=repeat)
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
-    if not config.repeat and (why := _why_never_begun(gpu_state, now, config)):
+    if not repeat and (why := _why_never_begun(gpu_state, now, config)):
         burnin = progress.end(burnin, plan, why)
-    if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
+    if burnin.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
-    done = progress.is_done(burnin.current, phase)
+    done = is_done(phase, burnin.current)
     if phase.together:
         done = groups.are_done(state, burnin.group, plan)
     if burnin.ended is None and (given_up is not None or done):
@@ -213,22 +136,19 @@ def _events(
     gpu_state: GpuState, before: Burnin, burnin: Burnin, plan: Plan, now: float
 ) -> tuple[Event, ...]:
     """Report what has changed."""
-    events: list[Event] = []
-    phase = plan.phases[before.phase].name
-    work = burnin.work[before.phase]
+    found: list[Published] = []
+    phase, work = plan.phases[before.phase].name, burnin.work[before.phase]
     if work.interruptions > before.current.interruptions:
-        fields = {"phase": phase, "stretch_s": before.current.stretch}
-        events.append(gpu_event("burnin.interrupted", gpu_state, now, **fields))
+        found.append(Interrupted(phase=phase, stretch_s=before.current.stretch))
     if burnin.warm and not before.warm:
-        events.append(gpu_event("burnin.warm", gpu_state, now, phase=phase))
+        found.append(Warm(phase=phase))
     over = burnin.phase != before.phase or burnin.ended is not None
     if over:
-        fields = {"phase": phase, **work_fields(work)}
-        events.append(gpu_event("burnin.phase_ended", gpu_state, now, **fields))
+        found.append(PhaseEnded(phase=phase, work=work))
+    events = [_published(event, gpu_state, now) for event in found]
     if burnin.finished(plan):
         events += child_facts.window_until(gpu_state, now)
-        fields = {"plan": plan.name, "reason": burnin.ended}
-        events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
+        events.append(_published(Ended(plan=plan.name, reason=burnin.ended), gpu_state, now))
     elif over:
         events.append(_phase_started(gpu_state, burnin, plan, now))
     return tuple(events)
@@ -236,8 +156,13 @@ def _events(
 
 def _phase_started(gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float) -> Event:
     """Report that the next phase is due, and the work that is left then."""
-    fields = {**phase_fields(plan, burnin.phase), "left_s": progress.seconds_left(burnin, plan)}
-    return gpu_event("burnin.phase_started", gpu_state, now, **fields)
+    left = progress.seconds_left(burnin, plan)
+    event = PhaseStarted(**phase_fields(plan, burnin.phase), left_s=left)
+    return _published(event, gpu_state, now)
+
+
+def _published(event: Published, gpu_state: GpuState, now: float) -> Event:
+    return gpu_event(event.name, gpu_state, now, **fields_of(event))
 
 
 def phase_fields(plan: Plan, number: int) -> dict[str, Any]:
@@ -259,9 +184,9 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
             if isinstance(message, Progress):
                 burnin = progress.count(burnin, phase, message, temperature, seen.now)
             elif isinstance(message, MemoryCovered):
-                burnin = progress.cover(burnin, message)
+                burnin = progress.cover(burnin, phase, message)
     if not gpu_state.is_live:
-        burnin = progress.interrupt(burnin)
+        burnin = progress.interrupt(burnin, phase)
     return burnin
 
 
@@ -276,13 +201,8 @@ def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
     )
 
 
-def work_fields(work: PhaseWork) -> dict[str, object]:
-    """Return what was done of a phase as fields of an event."""
-    return {**vars(work), "covered": dict(work.covered), "passes": work.passes()}
-
-
 def _why_given_up(
-    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, config: Config
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, *, repeat: bool
 ) -> tuple[str | None, GpuState, Burnin]:
     """Explain why the rest of a phase cannot be done, or return None; count the failures.
 
@@ -299,7 +219,7 @@ def _why_given_up(
             burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)
             if isinstance(stressor, Fatal) or failures >= plan.max_failures:
                 after: Stopped | Backoff = Stopped()
-                if config.repeat:
+                if repeat:
                     after = Backoff(until=now + pause_of(gpu_state), reason=reason)
                 return reason, replace(gpu_state, stressor=after, failures=()), burnin
     return None, gpu_state, burnin
@@ -326,13 +246,13 @@ def _why_never_begun(gpu_state: GpuState, now: float, config: Config) -> str | N
     """
     if isinstance(gpu_state.occupancy, Busy) and gpu_state.occupancy.rule == "mig":
         return "it is not tested: MIG is enabled"
-    until = _cools_until(gpu_state, config)
+    until = cools_until(gpu_state, config)
     if until is not None and now >= until:
         return "it was too hot for ten minutes without any work"
     return None
 
 
-def _cools_until(gpu_state: GpuState, config: Config) -> float | None:
+def cools_until(gpu_state: GpuState, config: Config) -> float | None:
     """Compute how long an idle GPU may stay too hot to begin; None if it is not."""
     idle, known = gpu_state.occupancy, gpu_state.health
     if not isinstance(idle, Idle) or known is None or gpu_state.is_live:

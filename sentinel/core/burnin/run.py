@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.core.burnin_progress import Burnin, BurninRun
+from sentinel.core.burnin import phases
+from sentinel.core.burnin.progress import Burnin, BurninRun
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
 from sentinel.core.lifecycle import reset_failures
-from sentinel.core.node import burnin
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -60,7 +60,6 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
         by=command.by,
         since=now,
         bound=command.bound,
-        fail_fast=command.fail_fast,
     )
     fields = {
         "id": run.id,
@@ -70,11 +69,9 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
-    counted_from = now if state.config.burnin_only else state.counted_from
+    counted_from = now if state.orders.burnin_only else state.counted_from
     state = replace(state, burnin_run=run, counted_from=counted_from)
-    state = state.change_gpus(
-        lambda gpu_state: _begun(gpu_state, plan, command.done.get(gpu_state.gpu.uuid)), gpus
-    )
+    state = state.change_gpus(lambda gpu_state: _begun(gpu_state, plan, command), gpus)
     return Accepted(Step(lay_settings(state), events=(event,)), text, gpus)
 
 
@@ -88,14 +85,15 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     check_owner(command.by, run.by, "the burn-in")
     left = [uuid for uuid in run.gpus if uuid not in run.done]
     reason = command.reason or f"cancelled by {command.by}"
-    step = burnin.end_plans(state, seen, reason, left)
+    step = phases.end_plans(state, seen, reason, left)
     text = f"ends the burn-in {run.plan.name}"
     return Accepted(step, text, run.gpus)
 
 
-def _begun(gpu_state: GpuState, plan: Plan, earlier: EarlierWork | None) -> GpuState:
+def _begun(gpu_state: GpuState, plan: Plan, command: StartBurnin) -> GpuState:
     """Begin the plan on a GPU, or go on with it; what its former workload has done is no part."""
-    burnin = Burnin(findings_before=gpu_state.findings.total)
+    burnin = Burnin(fail_fast=command.fail_fast, findings_before=gpu_state.findings.total)
+    earlier = command.done.get(gpu_state.gpu.uuid)
     if earlier is not None:
         work = replace(earlier.work, stretch=0.0)
         # What was done of the phases that are over is in the record of the run, and not here.

@@ -1,7 +1,6 @@
-"""The progress of one GPU through a burn-in plan: count its work, go from phase to phase. Pure.
+"""The progress of one GPU through a burn-in plan: from report to report and phase to phase. Pure.
 
-Work counts only if the results were checked, and from the start of the current stretch on only if
-that stretch was not interrupted. So the count is a lower bound of what the GPU has proved.
+What counts as verified work is folded by ``config/verified_work.py``, as in the record of a run.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.plan import Phase, Plan
+from sentinel.config.verified_work import fold, has_seconds
+from sentinel.protocol.burnin_events import Interrupted, Worked
 from sentinel.protocol.commands import Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
-
-#: What a report counts besides its seconds, and a phase sums up.
-COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +45,8 @@ class Burnin:
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0
+    #: Whether the first error ends the plan.
+    fail_fast: bool = False
     #: How many findings the GPU had before.
     findings_before: int = 0
     #: When the current stressor began to warm the GPU up, or None.
@@ -100,8 +100,6 @@ class BurninRun:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-    #: Whether the first error of a GPU ends its plan.
-    fail_fast: bool = False
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)
@@ -129,49 +127,26 @@ def count(
         now: The time of the report.
     """
     burnin = _warm_up(burnin, phase, temperature, now)
-    work = burnin.current
-    # Wrong results were checked, too: the GPU has failed, and its plan comes to an end.
-    verified = not phase.checked or report.checks > 0
-    is_warm = burnin.warm or not phase.steady
-    seconds = report.seconds if verified and is_warm else 0.0
-    helps = bool(seconds) and not _has_seconds(work, phase)
+    before, is_warm = burnin.current, burnin.warm or not phase.steady
+    work = fold(phase, before, Worked(report=report, warm=is_warm))
+    helps = work.seconds > before.seconds and not has_seconds(phase, before)
     in_vain = 0.0 if helps else burnin.in_vain + (report.seconds if is_warm else 0.0)
-    stretch = work.stretch + seconds
-    work = replace(
-        work,
-        seconds=work.seconds + seconds,
-        uncounted=work.uncounted + report.seconds - seconds,
-        **{name: getattr(work, name) + getattr(report, name) for name in COUNTS},
-        stretch=stretch,
-        longest=max(work.longest, stretch),
-    )
     return replace(burnin, work=(*burnin.work[:-1], work), in_vain=in_vain)
 
 
-def cover(burnin: Burnin, message: MemoryCovered) -> Burnin:
+def cover(burnin: Burnin, phase: Phase, message: MemoryCovered) -> Burnin:
     """Count one pattern that has covered the memory."""
-    work = burnin.current
-    covered = {**work.covered, message.pattern: work.covered.get(message.pattern, 0) + 1}
-    work = replace(work, covered=covered, patterns=message.patterns)
-    if message.stripe:
-        work = replace(work, retained=max(message.share, work.retained or 0.0))
-    else:
-        work = replace(work, share=min(message.share, 1.0 if work.share is None else work.share))
+    work = fold(phase, burnin.current, message)
     return replace(burnin, work=(*burnin.work[:-1], work), in_vain=0.0)
 
 
-def interrupt(burnin: Burnin) -> Burnin:
+def interrupt(burnin: Burnin, phase: Phase) -> Burnin:
     """End the current stretch: the stressor is gone, and its memory with it."""
     work = burnin.current
     if not work.stretch and not burnin.warm and burnin.warming_since is None:
         return burnin
-    work = replace(work, stretch=0.0, interruptions=work.interruptions + 1)
+    work = fold(phase, work, Interrupted(phase=phase.name, stretch_s=work.stretch))
     return _cold(replace(burnin, work=(*burnin.work[:-1], work)))
-
-
-def is_done(work: PhaseWork, phase: Phase) -> bool:
-    """Check whether a GPU has done what a phase asks for."""
-    return _has_seconds(work, phase) and work.passes() >= phase.passes
 
 
 def why_in_vain(burnin: Burnin) -> str | None:
@@ -192,7 +167,7 @@ def seconds_left(burnin: Burnin, plan: Plan) -> float:
     phase, work = plan.phases[burnin.phase], burnin.current
     done = work.stretch if phase.in_one_stretch else work.seconds
     later = sum(phase.seconds for phase in plan.phases[burnin.phase + 1 :])
-    rest = 0.0 if _has_seconds(work, phase) else phase.seconds - done
+    rest = 0.0 if has_seconds(phase, work) else phase.seconds - done
     return max(rest, _seconds_of_passes(work, phase)) + later
 
 
@@ -251,10 +226,6 @@ def _warm_up(burnin: Burnin, phase: Phase, temperature: int | None, now: float) 
 def _cold(burnin: Burnin) -> Burnin:
     """Forget the warm-up: the next stressor begins it again."""
     return replace(burnin, temperatures=(), warming_since=None, warm=False, in_vain=0.0)
-
-
-def _has_seconds(work: PhaseWork, phase: Phase) -> bool:
-    return (work.longest if phase.in_one_stretch else work.seconds) >= phase.seconds
 
 
 def _slope(values: tuple[tuple[float, int], ...]) -> float:

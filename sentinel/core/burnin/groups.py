@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
-from sentinel.core import burnin_progress
-from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.config.verified_work import is_done
+from sentinel.core.burnin.progress import Burnin, Group
+from sentinel.core.burnin.settings import is_repeated
 from sentinel.core.gpu_state import (
     Backoff,
     Busy,
@@ -24,7 +25,7 @@ from sentinel.core.gpu_state import (
 )
 from sentinel.core.state import State
 from sentinel.core.step import Step, gpu_event, upcoming
-from sentinel.protocol.stressor import Failed, StressorGroup
+from sentinel.protocol.stressor import Failed
 
 #: The longest time that a GPU waits for others, in seconds; then it goes on with those there are.
 MAX_WAIT_S = 600.0
@@ -39,22 +40,13 @@ def why_waiting(gpu_state: GpuState, config: Config) -> str | None:
     return f"waits to begin {phase.name} together with the other GPUs" if phase.together else None
 
 
-def rank_of(gpu_state: GpuState) -> StressorGroup | None:
-    """Return the place of a GPU's stressor in its group, or None."""
-    group = gpu_state.progress.group
-    if group is None:
-        return None
-    rank = group.members.index(gpu_state.gpu.uuid)
-    return StressorGroup(number=group.number, rank=rank, gpus=group.indices)
-
-
 def are_done(state: State, group: Group | None, plan: Plan) -> bool:
     """Check whether every member of a group has done what its phase asks for."""
     if group is None:
         return False
     members = [state.gpu_states[uuid].progress for uuid in group.members]
     return all(
-        member.group == group and burnin_progress.is_done(member.current, plan.phases[member.phase])
+        member.group == group and is_done(plan.phases[member.phase], member.current)
         for member in members
     )
 
@@ -72,7 +64,7 @@ def form(state: State, now: float, ready: Iterable[str]) -> Step[State]:
     for uuid, gpu_state in state.gpu_states.items():
         own = state.config.of(uuid)
         if own.plan is not None and why_waiting(gpu_state, own) is not None:
-            key = own.plan, own.repeat, gpu_state.progress.phase
+            key = own.plan, is_repeated(state, uuid), gpu_state.progress.phase
             waiting.setdefault(key, []).append(uuid)
     step, there = Step(state), set(ready)
     for key, uuids in waiting.items():
@@ -90,7 +82,7 @@ def _form_one(
         other.gpu.index
         for uuid, other in state.gpu_states.items()
         if uuid not in members
-        and (config.of(uuid).plan, config.of(uuid).repeat) == (plan, repeat)
+        and (config.of(uuid).plan, is_repeated(state, uuid)) == (plan, repeat)
         and _can_reach(other.progress, number, plan)
     ]
     if config.max_gpus is not None and len(members) > config.max_gpus:

@@ -1,0 +1,92 @@
+"""A wait is reported: for what, for how long, and not again and again outside a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sentinel.cli.daemon.reserve import place_reporter
+from sentinel.client import Client, ReservationInfo
+from sentinel.errors import NotRunningError
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _request(place: int, minutes: float, **more: Any) -> ReservationInfo:
+    since = datetime.now(UTC) - timedelta(minutes=minutes)
+    return ReservationInfo(
+        id="1a2b3c4d", count=2, indices=(0, 1, 2), place=place, since=since, reason="", **more
+    )
+
+
+def _gpu(index: int, occupancy: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        index=index,
+        occupancy=occupancy,
+        reason="in use by foreign processes",
+        processes=(),
+        reservation=None,
+        stressor="STOPPED",
+        workload=None,
+        session=None,
+    )
+
+
+class _Daemon:
+    """Answers with GPUs of which one is busy, or not at all."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self._answers = answers
+
+    def status(self) -> SimpleNamespace:
+        if not self._answers:
+            raise NotRunningError("it has ended")
+        gpus = (_gpu(1, "BUSY"), _gpu(2, "IDLE"), _gpu(3, "BUSY"))
+        return SimpleNamespace(gpus=gpus, reservations=(), queue=())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    stream = _Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    report = place_reporter(cast("Client", _Daemon()), quiet=False)
+    assert report is not None
+    for place, minutes in ((2, 0.02), (2, 1), (1, 2), (1, 3), (0, 3)):
+        report(_request(place, minutes, gpus=() if place else ("GPU-a", "GPU-b")))
+    text = stream.getvalue()
+    heads = [line for line in text.splitlines() if line.startswith("sentinel: ")]
+    assert heads[0].startswith(
+        "sentinel: place 2 in the queue: 1a2b3c4d waits for 2 of GPU 0, 1, 2"
+    )
+    told = [line.partition(":")[2].partition(":")[0].strip() for line in heads]
+    changed = ["place 2 in the queue", "place 1 in the queue, after 2 min"]
+    at_last = "not free yet, after 3 min"
+    if terminal:
+        repeated = ["place 2 in the queue, after 1 min", "place 1 in the queue, after 3 min"]
+        assert told == [changed[0], repeated[0], changed[1], repeated[1], at_last]
+    else:
+        assert told == [*changed, at_last]
+    assert text.count("  GPU 1: in use by foreign processes\n") == len(heads)
+    assert "GPU 2: " not in text, "it is idle"
+    assert "GPU 3: " not in text, "it was not asked for"
+
+
+def test_a_wait_is_reported_without_an_answer_of_the_daemon(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = place_reporter(cast("Client", _Daemon(answers=False)), quiet=False)
+    assert report is not None
+    report(_request(1, 0))
+    assert capsys.readouterr().err.startswith("sentinel: place 1 in the queue: ")
+    assert place_reporter(cast("Client", _Daemon()), quiet=True) is None
