@@ -84,6 +84,17 @@ class HistoryVerbs(Verbs):
         """
         return self._query(history_types.Usage, "usage", gpu=gpu, since=since, limit=limit).usage
 
+    def gpu_hours(
+        self, gpu: str | int | None = None, since: str | datetime = "1d"
+    ) -> history_types.GpuHours:
+        """Sum up the time of a GPU, or of all: allocated and unused by user, and idle.
+
+        Raises:
+            NoSuchGpuError: The selector matches no GPU, or several.
+            ConfigError: ``since`` is invalid.
+        """
+        return self._query(history_types.GpuHours, "hours", gpu=gpu, since=since)
+
     def trend(self, gpu: str | int, minutes: int = 5) -> history_types.TemperatureTrend:
         """Compute the trend of a GPU's temperature over the last minutes, at most 60.
 
