@@ -180,17 +180,17 @@ def known_gpus(connection: sqlite3.Connection) -> dict[str, int]:
 
 def encode_readings(uuid: str, step: int, rows: Iterable[dict[str, Any]]) -> bytes:
     """Encode readings as PastReadings."""
-    return _encode(gpu=uuid, step_s=step, readings=[_reading(row) for row in rows])
+    return encode(gpu=uuid, step_s=step, readings=[_reading(row) for row in rows])
 
 
 def encode_events(rows: Iterable[tuple[float, str]]) -> bytes:
     """Encode events, given as their time and line, as RecordedEvents."""
-    return _encode(events=[_event(at, json.loads(line)) for at, line in rows])
+    return encode(events=[_event(at, json.loads(line)) for at, line in rows])
 
 
 def encode_usage(uses: Sequence[dict[str, Any]]) -> bytes:
     """Encode uses as Usage."""
-    return _encode(usage=uses)
+    return encode(usage=uses)
 
 
 def _reading(row: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,8 @@ def iso(time: float) -> str:
     return datetime.fromtimestamp(bounded, UTC).isoformat(timespec="milliseconds")
 
 
-def _encode(**fields: Any) -> bytes:
+def encode(**fields: Any) -> bytes:
+    """Encode the fields of a response."""
     body = {"schema_version": SCHEMA_VERSION, **fields}
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 

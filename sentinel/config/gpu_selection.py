@@ -18,10 +18,10 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 # --- CUDA_VISIBLE_DEVICES --------------------------------------------------------------------
 
 
-def visible_gpus(
+def read_visible(
     value: str | None, gpus: tuple[Gpu, ...], cuda_order: tuple[str, ...] | None
-) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA shows for a value of CUDA_VISIBLE_DEVICES, in the same order.
+) -> tuple[tuple[Gpu, ...], str | None]:
+    """Return the GPUs that CUDA shows for a value of CUDA_VISIBLE_DEVICES, and what it ignores.
 
     The grammar is CUDA's: the first entry decides whether the list is of numbers or of UUIDs, the
     first entry that matches no GPU ends it, and a duplicate before that hides all GPUs. A unique
@@ -34,27 +34,12 @@ def visible_gpus(
         cuda_order: The UUIDs in CUDA's order, from :func:`in_cuda_order`; None is enough unless
             :func:`needs_cuda_order`.
 
+    Returns:
+        The GPUs in the order of the value, and a sentence that names the first ignored entry and
+        how to lift it, or None.
+
     Raises:
         ConfigError: The value has numbers and ``cuda_order`` is None.
-    """
-    return read_visible(value, gpus, cuda_order)[0]
-
-
-def read_visible(
-    value: str | None, gpus: tuple[Gpu, ...], cuda_order: tuple[str, ...] | None
-) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the GPUs of :func:`visible_gpus`, and what of the value CUDA ignores, if it does.
-
-    Args:
-        value: As there.
-        gpus: As there.
-        cuda_order: As there.
-
-    Returns:
-        The GPUs, and a sentence that names the first ignored entry and how to lift it, or None.
-
-    Raises:
-        ConfigError: As there.
     """
     if value is None:
         return gpus, None

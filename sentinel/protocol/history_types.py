@@ -106,6 +106,28 @@ class Usage(ResponseModel):
     usage: tuple[PastUse, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class UserHours(ResponseType):
+    """The GPU time of the processes of one user."""
+
+    user: str | None = field(metadata=described("Null if it is not known."))
+    #: Several processes on one GPU count once.
+    allocated_s: float
+    unused_s: float = field(
+        metadata=described("Of that, the time in which the GPU had no load: below 1 %.")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuHours(ResponseModel):
+    """The GPU time by user, most unused first, and without a foreign process, in seconds."""
+
+    users: tuple[UserHours, ...]
+    #: Without a process, and with a running stressor.
+    idle_s: float
+    stressors_s: float
+
+
 class Direction(StrEnum):
     """The direction of a trend."""
 

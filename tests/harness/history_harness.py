@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.api import history_queries
 from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import Database
+from sentinel.api.history_hours import gpu_hours
 from sentinel.api.history_recorder import EventRow, TimedRecord
 from sentinel.protocol.gpu import GpuProcess, Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
@@ -128,6 +129,9 @@ class HistoryHarness:
         return self.database.query(
             lambda database: history_queries.uses(database, uuid, 0.0, 1000), self.now
         )
+
+    def hours(self, uuid: str | None = None, since: float = 0.0) -> dict[str, Any]:
+        return self.database.query(lambda database: gpu_hours(database, uuid, since), self.now)
 
     def rows(self, table: str) -> list[Any]:
         """Read all rows of a table through a separate connection."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sentinel.burnin.checks import thresholds_file
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.levels import level_text
-from sentinel.config.gpu_selection import select_gpus, visible_gpus
+from sentinel.config.gpu_selection import read_visible, select_gpus
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import parse_plan
 from sentinel.config.setting import parse_ignore_rules
@@ -90,7 +90,7 @@ LIMIT_S = 0.1 * MACHINE_SLOWNESS
 #: Each parser with valid texts and the errors that it documents.
 PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Exception], ...]]] = {
     "CUDA_VISIBLE_DEVICES": (
-        lambda text: visible_gpus(text, GPUS, ORDER),
+        lambda text: read_visible(text, GPUS, ORDER),
         ("0,1,2", "GPU-aaaaaaaa,GPU-b", " +1, 2", "-1", "MIG-1"),
         (),
     ),

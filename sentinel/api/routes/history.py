@@ -14,7 +14,9 @@ from starlette.responses import Response
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError
 from sentinel.api.context import ApiContext, ClientHistory, ContextDep, HistoryDep, problems
+from sentinel.api.history_hours import gpu_hours
 from sentinel.api.history_queries import (
+    encode,
     encode_events,
     encode_readings,
     encode_usage,
@@ -22,7 +24,13 @@ from sentinel.api.history_queries import (
 )
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.events import EVENTS, Kind
-from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
+from sentinel.protocol.history_types import (
+    GpuHours,
+    PastReadings,
+    RecordedEvents,
+    TemperatureTrend,
+    Usage,
+)
 from sentinel.protocol.problem import Code
 from sentinel.units import parse_duration
 
@@ -112,6 +120,17 @@ async def read_usage(
     body = await history.query(
         lambda database: encode_usage(history_queries.uses(database, uuid, start, limit))
     )
+    return _json(body)
+
+
+@router.get("/v1/history/hours", responses=_SELECT, response_model=GpuHours)
+async def read_hours(
+    context: ContextDep, history: HistoryDep, gpu: Gpu | None = None, since: Since = "1d"
+) -> Response:
+    """Sum up the GPU time: allocated and unused by user, idle, and of stressors."""
+    uuid = None if gpu is None else await _resolve(context, history, gpu)
+    start = parse_since(since, time.time())
+    body = await history.query(lambda database: encode(**gpu_hours(database, uuid, start)))
     return _json(body)
 
 

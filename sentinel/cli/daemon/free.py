@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, cast
 
@@ -34,7 +33,7 @@ def free(client: Requester, count: int | None) -> options.Printed:
     printed on standard output.
     """
     status = cast("Status", JsonView(client.request("GET", "/v1/status")))
-    visible, ignored = _visible(status.gpus)
+    visible, ignored = _visible(client, status)
     found = sorted((gpu for gpu in visible if not _why_not(gpu, status)), key=_preference)
     notes = [f"sentinel: warning: {ignored}"] if ignored else []
     if len(found) < (count or 1):
@@ -73,32 +72,19 @@ def _preference(gpu: GpuStatus) -> tuple[bool, bool, int]:
     return has_stressor(gpu), is_suspect, gpu.index
 
 
-def _visible(gpus: Sequence[GpuStatus]) -> tuple[tuple[GpuStatus, ...], str | None]:
+def _visible(client: Requester, status: Status) -> tuple[tuple[GpuStatus, ...], str | None]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES of this command shows, and what CUDA ignores of it.
 
     Raises:
-        ConfigError: It has numbers, and only CUDA knows which GPUs they are.
+        ConfigError: It has numbers, and CUDA does not report which GPUs they are.
     """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if value is None:
-        return tuple(gpus), None
-    from sentinel.config.gpu_selection import (  # slow to import
-        in_cuda_order,
-        needs_cuda_order,
-        read_visible,
-    )
+    if value is None or client.address.host:
+        return tuple(status.gpus), None
+    from sentinel.cli.daemon.visible import read_shown  # slow to import
     from sentinel.protocol.gpu import Gpu
 
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
     names = [field.name for field in fields(Gpu)]
-    known = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in gpus)
-    order: tuple[str, ...] | None = None
-    if needs_cuda_order(value):
-        in_cuda_order(known, os.environ.get("CUDA_DEVICE_ORDER"), lambda: None)
-        # It is that of the host's GPUs, and the daemon may have only some of them.
-        by_index = {gpu.index: gpu.uuid for gpu in gpus}
-        order = tuple(
-            by_index.get(index, str(index)) for index in range(max(by_index, default=0) + 1)
-        )
-    shown, ignored = read_visible(value, known, order)
-    return tuple(by_uuid[gpu.uuid] for gpu in shown), ignored
+    managed = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in status.gpus)
+    shown, ignored = read_shown(value, managed, simulated=bool(status.daemon.simulated))
+    return tuple(gpu for gpu in status.gpus if gpu.uuid in shown), ignored

@@ -18,12 +18,14 @@ from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import Location, last_location, locate, simulated_folder
 from sentinel.host.paths import stderr_file
+from sentinel.protocol.history_types import GpuHours, UserHours
 from sentinel.units import format_brief, parse_duration
 
 #: The number of events that are listed.
 _MAX_EVENTS = 1000
 
 _USES = output.Table(("GPU", "FROM", "UNTIL", "FOR", "USER"), flexible=4, right=(0, 3))
+_HOURS = output.Table(("USER", "HOURS", "UNUSED"), flexible=0, right=(1, 2))
 _READINGS = output.Table(
     (
         *("GPU", "TEMP MIN", "MEAN", "MAX", "POWER MIN", "MEAN", "MAX"),
@@ -67,11 +69,13 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 @output.color_option
 @options.asks_daemon
 def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> options.Printed:
-    """Show past uses of the GPUs, by default all, and their readings.
+    """Show past uses of the GPUs, by default all, their hours by user, and their readings.
 
-    The readings of each GPU are its minimum, mean and maximum temperature and power, the shares of
-    the time in which foreign processes and stressors used it, and the time with readings. An empty
-    cell is unknown. USER is sentinel for its stressors. A removed GPU is named by its UUID.
+    HOURS by user are those of their processes on a GPU; UNUSED of them are those in which it had no
+    load, most first. The readings of each GPU are its minimum, mean and maximum temperature and
+    power, the shares of the time in which foreign processes and stressors used it, and the time
+    with readings. An empty cell is unknown. USER is sentinel for its stressors. A removed GPU is
+    named by its UUID.
     """
     wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
     if events:
@@ -84,9 +88,30 @@ def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> 
     uses = sorted(
         (use for gpu in wanted for use in client.usage(gpu, since)), key=lambda u: u.began
     )
+    hours = [client.gpu_hours(gpu, since) for gpu in wanted]
     readings = [reading for gpu in wanted for reading in _readings(client, gpu, since)]
     plain = [{"index": index, "gpu": uuid, **output.to_json(one)} for index, uuid, one in readings]
-    return options.Printed(json={"usage": uses, "gpus": plain}, lines=_lines(uses, readings))
+    return options.Printed(
+        json={"usage": uses, "hours": _sum_up(hours), "gpus": plain},
+        lines=_lines(uses, _sum_up(hours), readings),
+    )
+
+
+def _sum_up(parts: Sequence[GpuHours]) -> GpuHours:
+    """Add the hours of several GPUs."""
+    rows: dict[str | None, UserHours] = {}
+    for row in (row for part in parts for row in part.users):
+        known = rows.get(row.user, UserHours(user=row.user, allocated_s=0.0, unused_s=0.0))
+        rows[row.user] = UserHours(
+            user=row.user,
+            allocated_s=known.allocated_s + row.allocated_s,
+            unused_s=known.unused_s + row.unused_s,
+        )
+    return GpuHours(
+        users=tuple(sorted(rows.values(), key=lambda row: (-row.unused_s, -row.allocated_s))),
+        idle_s=sum(part.idle_s for part in parts),
+        stressors_s=sum(part.stressors_s for part in parts),
+    )
 
 
 def _readings(
@@ -111,16 +136,27 @@ def _readings(
 
 
 def _lines(
-    uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, PastReading]]
+    uses: Sequence[PastUse],
+    hours: GpuHours,
+    readings: Sequence[tuple[int | None, str, PastReading]],
 ) -> Iterator[str]:
-    """Yield the table of uses, and that of readings if there are any."""
+    """Yield the tables of uses and of hours, and that of readings if there are any."""
     if uses:
         yield from _USES.lines(map(_use, uses))
     else:
         yield "No use of a GPU is recorded in this time."
+    yield ""
+    yield from _HOURS.lines(_hours(hours))
     if readings:
         yield ""
         yield from _READINGS.lines(_reading(*reading) for reading in readings)
+
+
+def _hours(hours: GpuHours) -> Iterator[tuple[str, str, str]]:
+    for row in hours.users:
+        yield row.user or "unknown", f"{row.allocated_s / 3600:.2f}", f"{row.unused_s / 3600:.2f}"
+    yield "(stressors)", f"{hours.stressors_s / 3600:.2f}", ""
+    yield "(idle)", f"{hours.idle_s / 3600:.2f}", ""
 
 
 def _use(use: PastUse) -> tuple[str, ...]:

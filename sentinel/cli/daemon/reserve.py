@@ -46,7 +46,7 @@ _RESERVATIONS = Table(("ID", "GPU", "UNTIL", "BY", "REASON"), flexible=4)
 _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 
 quiet_option = click.option(
-    "--silent", "-q", "quiet", is_flag=True, help="Do not report the place in the queue."
+    "--silent", "-q", "quiet", is_flag=True, help="Do not report what is waited for."
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from sentinel.client import Status
-from sentinel.config.gpu_selection import needs_cuda_order, pci_order, select_gpus, visible_gpus
+from sentinel.config.gpu_selection import needs_cuda_order, pci_order, read_visible, select_gpus
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.host.device_order import cuda_order_of_this_host
 from sentinel.host.simulation import Registry, default_folder
@@ -43,23 +43,31 @@ def restrict(
     names = [field.name for field in fields(Gpu)]
     managed = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in status.gpus)
     selected = select_gpus(selectors, managed)
-    shown = _shown(value, managed, simulated=status.daemon.simulated)
+    shown, ignored = read_shown(value, managed, simulated=status.daemon.simulated)
     left = [gpu for gpu in selected if gpu.uuid in shown]
     wanted = len(selected) if count is None else count
     if len(left) < wanted:
         visible = format_indices(gpu.index for gpu in managed if gpu.uuid in shown)
-        what = f"GPU {visible}" if visible else "no GPU of the daemon"
-        asked = (
-            f"GPU {format_indices(gpu.index for gpu in selected)}"
-            if selectors
-            else format_count(wanted, "GPU")
-        )
-        raise NoSuchGpuError(f"CUDA_VISIBLE_DEVICES={value!r} shows {what}, not {asked}", _REMEDY)
+        indices = format_indices(gpu.index for gpu in selected)
+        asked = f"GPU {indices}" if count is None else format_count(count, "GPU")
+        what = f"CUDA_VISIBLE_DEVICES={value!r} shows {f'GPU {visible}' if visible else 'none'}"
+        raise NoSuchGpuError(f"{asked} requested, but {what} of this daemon", ignored or _REMEDY)
     return wanted, tuple(gpu.uuid for gpu in left)
 
 
-def _shown(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> frozenset[str]:
-    """Return the UUIDs of all GPUs that CUDA would show this process."""
+def read_shown(
+    value: str, managed: tuple[Gpu, ...], *, simulated: bool
+) -> tuple[frozenset[str], str | None]:
+    """Return the UUIDs of all GPUs that CUDA would show this process, and what it ignores.
+
+    Args:
+        value: The value of CUDA_VISIBLE_DEVICES.
+        managed: The GPUs of the daemon.
+        simulated: Whether they are simulated.
+
+    Raises:
+        ConfigError: The value has numbers, and CUDA does not report which GPUs they are.
+    """
     order = _order(value, managed, simulated=simulated)
     if order is None and needs_cuda_order(value):
         what = f"CUDA_VISIBLE_DEVICES={value!r}: CUDA does not report which GPUs these numbers are"
@@ -70,13 +78,20 @@ def _shown(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> frozense
         Gpu(uuid=uuid, index=number, name="", pci_bus_id="", memory_total=0)
         for number, uuid in enumerate(known)
     )
-    return frozenset(gpu.uuid for gpu in visible_gpus(value, seen, order))
+    visible, ignored = read_visible(value, seen, order)
+    return frozenset(gpu.uuid for gpu in visible), ignored
 
 
 def _order(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> tuple[str, ...] | None:
-    """List the UUIDs that this process can see, in CUDA's order; None if CUDA does not answer."""
+    """List the UUIDs that this process can see, in CUDA's order.
+
+    Returns:
+        None if CUDA does not answer, or if that does not matter.
+    """
     if simulated:
         return pci_order(Registry(default_folder()).gpus()) or None
+    if not needs_cuda_order(value) and not value.startswith("GPU-"):
+        return None  # shows no GPU
     if {gpu.uuid for gpu in managed}.issuperset(value.split(",")):
         return None  # whole UUIDs, of which CUDA knows nothing more
     return cuda_order_of_this_host()

@@ -25,6 +25,7 @@ from sentinel.api.history_queries import iso
 from sentinel.api.history_recorder import SAMPLE_COLUMNS, Batch
 from sentinel.api.history_tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
 from sentinel.host.regular_file import MAX_SET_ASIDE
+from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
@@ -192,6 +193,51 @@ def test_events_are_found_by_gpu_name_and_time(past: HistoryHarness) -> None:
     assert past.events(names=["gpu.busy"], limit=2) == ["gpu.busy"] * 2
     assert past.events(since=past.wall - 90) == ["gpu.busy", "gpu.idle", "sentinel.stopping"]
     assert past.events(limit=1) == ["sentinel.stopping"], "the last ones"
+
+
+# --- allocated and unused --------------------------------------------------------------------
+
+
+def use_for(past: HistoryHarness, seconds: int, load: float, *by: GpuProcess, **more: Any) -> None:
+    """Write a view a second in which these processes are on a GPU with this load."""
+    for _ in range(seconds):
+        past.write_views(busy_view(past.now, *by, utilization=load, **more))
+        past.advance(1)
+
+
+def test_allocated_and_unused_time_is_by_user_and_most_unused_first(past: HistoryHarness) -> None:
+    anna, ben, again = process(1), process(2, user="ben"), process(3)
+    use_for(past, 100, 0.9, anna)  # she works
+    use_for(past, 50, 0.0, anna)  # she has left
+    use_for(past, 30, 0.0, anna, again)  # two of hers at once count once
+    use_for(past, 40, 0.3, ben)
+    use_for(past, 20, 0.005, ben)
+    for _ in range(25):
+        past.write_views(make_view(past.now, stressor="RUNNING", pid=9, utilization=1.0))
+        past.write_views(make_view(past.now, OTHER, utilization=0.0))
+        past.advance(1)
+    found = past.hours()
+    assert [row["user"] for row in found["users"]] == ["anna", "ben"]
+    hers, his = found["users"]
+    assert hers["allocated_s"] == pytest.approx(180, abs=3)
+    assert hers["unused_s"] == pytest.approx(80, abs=3)
+    assert his["allocated_s"] == pytest.approx(60, abs=3)
+    assert his["unused_s"] == pytest.approx(20, abs=3)
+    assert (found["stressors_s"], found["idle_s"]) == (25, 25)
+    assert past.hours(OTHER)["users"] == []
+    late = past.hours(since=past.wall - 85)["users"]
+    assert [row["user"] for row in late] == ["ben"]
+
+
+def test_the_same_follows_from_the_minutes(past: HistoryHarness) -> None:
+    anna = process(1)
+    past.advance(60 - past.wall % 60)
+    for minute in range(90):
+        use_for(past, 60, 0.0 if minute % 3 else 0.9, anna)
+    assert past.rows("minutes")
+    (row,) = past.hours()["users"]
+    assert row["allocated_s"] == pytest.approx(90 * 60, abs=3)
+    assert row["unused_s"] == pytest.approx(60 * 60, abs=90)
 
 
 # --- who used it -----------------------------------------------------------------------------

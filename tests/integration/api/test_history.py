@@ -164,6 +164,8 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
         ("history/events?limit=0", 422, "limit"),
         ("history/events?kind=all", 422, "kind"),
         ("history/usage?gpu=GPU-missing", 404, "GPU-missing"),
+        ("history/hours?gpu=GPU-missing", 404, "GPU-missing"),
+        ("history/hours?since=soon", 422, "since"),
         ("gpus/0/trend?minutes=61", 422, "minutes"),
     ],
 )
@@ -292,13 +294,19 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     (mine,) = [line for line in lines if str(job.pid) in line]
     assert "now" not in mine
     assert "now" in [line for line in lines if "sentinel" in line][-1]
-    (below,) = [line.split() for line in lines[lines.index("") + 2 :]]
+    by_user = [line.split() for line in lines[lines.index("") + 1 :]]
+    assert by_user[0] == ["USER", "HOURS", "UNUSED"]
+    assert [row[0] for row in by_user[1:4]] == [mine.split()[4], "(stressors)", "(idle)"]
+    below = by_user[-1]
     assert below[0] == "0"
     assert "%" in below[-2]
 
     body = json.loads(daemon.run("history", "--gpus", "0", "--since", "10m", "--json"))
     assert body["schema_version"] == 1
     assert [use["ours"] for use in body["usage"]] == [True, False, True]
+    (user,) = body["hours"]["users"]
+    assert 0.9 < user["allocated_s"] < 60
+    assert body["hours"]["stressors_s"] > 0
     (reading,) = body["gpus"]
     assert 0 < reading["ours"] < 1
     assert 0 < reading["busy"] < 1

@@ -57,7 +57,7 @@ def test_empty_ones_come_first_and_what_no_job_would_get_is_left_out(
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("2", [2]), ("3,1", [1]), (UUIDS[2], [2]), ("", []), ("MIG-1", []), ("7", [])],
+    [(UUIDS[2], [2]), (f"{UUIDS[0]},{UUIDS[1]}", [1, 0]), ("", []), ("MIG-1", [])],
 )
 def test_it_chooses_among_the_visible_gpus(
     shows: StubDaemon,
@@ -70,7 +70,7 @@ def test_it_chooses_among_the_visible_gpus(
     shows.replies["GET /v1/status"] = reply({}, EMPTY, EMPTY, BUSY)
     printed = cli.json("free", "--json", code=0 if expected else 1)
     assert printed["gpus"] == [UUIDS[index] for index in expected]
-    assert ("CUDA ignores it" in "".join(printed["notes"])) == (value in {"MIG-1", "7"})
+    assert ("CUDA ignores it" in "".join(printed["notes"])) == (value == "MIG-1")
 
 
 def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
@@ -90,12 +90,18 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_a_job_gets_what_it_prints(daemon: Daemon) -> None:
+def test_a_job_gets_what_it_prints(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     daemon.start(2, *QUICK)
     eventually(lambda: all(daemon.gpu(index).occupied for index in range(2)))
     first, second = daemon.run("free").strip().split(",")
     daemon.run("pause", "1", "--wait", "10s")
     assert daemon.run("free").strip() == f"{second},{first}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,9")
+    narrow = daemon.run_unchecked("free")
+    assert (narrow.code, narrow.out.strip()) == (0, second)
+    assert "'9' is no GPU of this host, so CUDA ignores it" in narrow.err
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with daemon.host.job(0):
         eventually(lambda: daemon.gpu(0).occupancy == "BUSY")
         assert daemon.run("free", "--count", "1").strip() == second

@@ -15,7 +15,6 @@ from sentinel.config.gpu_selection import (
     present,
     read_visible,
     select_gpus,
-    visible_gpus,
 )
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
@@ -106,7 +105,7 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
     value: str | None, expected: tuple[Gpu, ...]
 ) -> None:
     """Each value selects exactly these GPUs, in this order."""
-    assert visible_gpus(value, GPUS, CUDA) == expected
+    assert read_visible(value, GPUS, CUDA)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -148,12 +147,12 @@ def test_what_cuda_ignores_of_a_value_is_said_in_one_line(
 
 def test_any_unique_prefix_selects_a_gpu() -> None:
     """Any unique prefix of a UUID is enough, however short."""
-    assert visible_gpus("GPU-", (A,), None) == (A,)
+    assert read_visible("GPU-", (A,), None)[0] == (A,)
 
 
 def test_a_gpu_unknown_to_nvml_is_ignored() -> None:
     """The list stays valid, so later entries count."""
-    assert visible_gpus("0,1", (A, B), ("GPU-only-cuda-knows-it", B.uuid)) == (B,)
+    assert read_visible("0,1", (A, B), ("GPU-only-cuda-knows-it", B.uuid))[0] == (B,)
 
 
 @pytest.mark.parametrize("value", ["0", "1gpu", " 2", "0,GPU-12", "+3"])
@@ -161,7 +160,7 @@ def test_numbers_require_cudas_order(value: str) -> None:
     """Without CUDA's order, a number is an error with a remedy."""
     assert needs_cuda_order(value)
     with pytest.raises(ConfigError, match="UUID"):
-        visible_gpus(value, GPUS, None)
+        read_visible(value, GPUS, None)[0]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_numbers_require_cudas_order(value: str) -> None:
 def test_values_without_numbers_do_not_require_it(value: str | None) -> None:
     """The result is the same with and without CUDA's order."""
     assert not needs_cuda_order(value)
-    assert visible_gpus(value, GPUS, None) == visible_gpus(value, GPUS, CUDA)
+    assert read_visible(value, GPUS, None)[0] == read_visible(value, GPUS, CUDA)[0]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,7 @@ lists = st.lists(entries, max_size=6).map(",".join)
 @given(value=lists | st.text(max_size=20), order=st.permutations(CUDA))
 def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[str]) -> None:
     """Every selected GPU exists, and none is selected twice."""
-    selected = visible_gpus(value, GPUS, tuple(order))
+    selected = read_visible(value, GPUS, tuple(order))[0]
     assert set(selected) <= set(GPUS)
     assert len(set(selected)) == len(selected)
 
@@ -277,7 +276,7 @@ def test_the_result_has_known_gpus_without_duplicates(value: str, order: list[st
 def test_entries_after_an_invalid_one_are_ignored(head: str, invalid: str, tail: str) -> None:
     """The first entry without a GPU ends the list."""
     value = f"{head},{invalid}"
-    assert visible_gpus(f"{value},{tail}", GPUS, CUDA) == visible_gpus(value, GPUS, CUDA)
+    assert read_visible(f"{value},{tail}", GPUS, CUDA)[0] == read_visible(value, GPUS, CUDA)[0]
 
 
 @given(chosen=st.lists(st.sampled_from(range(4)), unique=True, min_size=1))
@@ -285,10 +284,10 @@ def test_numbers_and_uuids_mean_the_same(chosen: list[int]) -> None:
     """A list of numbers is equivalent to the list of their UUIDs."""
     numbers = ",".join(map(str, chosen))
     uuids = ",".join(CUDA[number] for number in chosen)
-    assert visible_gpus(numbers, GPUS, CUDA) == visible_gpus(uuids, GPUS, None)
+    assert read_visible(numbers, GPUS, CUDA)[0] == read_visible(uuids, GPUS, None)[0]
 
 
 def test_every_pair_of_different_numbers_shows_both() -> None:
     """Only equal numbers hide each other."""
     for first, second in itertools.permutations(range(4), 2):
-        assert len(visible_gpus(f"{first},{second}", GPUS, CUDA)) == 2
+        assert len(read_visible(f"{first},{second}", GPUS, CUDA)[0]) == 2
