@@ -186,7 +186,9 @@ class ReservationRequest(RequestModel):
         description="Required, unless it is `bound`; null, if it is given, means no limit.",
     )
     reason: str = Field(default="", max_length=200, pattern=_LINE)
-    wait_s: WaitS | None = Field(default=30.0, description="null waits without a limit.")
+    wait_s: WaitS | None = Field(
+        default=30.0, description="Maximum wait in seconds; null is no limit."
+    )
     bound: bool = Field(
         default=False, description="End it with the calling process; Unix socket only."
     )
