@@ -2,7 +2,7 @@
 
 from typing import Final
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 #: The version of the API's responses. Within one version, fields are added and never removed.
 SCHEMA_VERSION: Final = 1
