@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 from urllib.parse import urlencode
 
-from sentinel.client.transport import Address, stream_lines
+from sentinel.client.transport import Address, describe, stream_lines
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus
 
@@ -342,7 +342,7 @@ def _check_name(name: str) -> None:
         raise ConfigError(what, "Follow events() for the events about the host.")
     if name not in NAMES and name not in EVENTS:
         allowed = f"The names are: {', '.join(NAMES)}, and those of events about a GPU, such as"
-        raise ConfigError(f"there is no callback name {name!r}", f"{allowed} gpu.paused.")
+        raise ConfigError(f"there is no callback name {describe(name)}", f"{allowed} gpu.paused.")
 
 
 def _check_arguments(name: str, callback: Callback) -> None:
@@ -351,6 +351,10 @@ def _check_arguments(name: str, callback: Callback) -> None:
     Raises:
         ConfigError: It cannot.
     """
+    if not callable(callback):
+        raise ConfigError(
+            f"a callback for {name!r} is a function, and {describe(callback)} is none"
+        )
     try:
         signature = inspect.signature(callback)
     except (TypeError, ValueError):  # not known, as of some functions in C

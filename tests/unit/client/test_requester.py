@@ -55,6 +55,14 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda client: client.allocate("", "1GiB"), "id: it is empty"),
     (lambda client: client.cancel_reservation(fma), "id: the function fma is not text"),
     (lambda client: client.history(0, since=fma), "since: the function fma is not text"),
+    (
+        lambda _: sentinel.Monitor().on(Burn(), fma),  # type: ignore[call-overload]
+        "there is no callback name an object of the class Burn\nThe names are: state_change",
+    ),
+    (
+        lambda _: sentinel.Monitor().on("throttle", 3),  # type: ignore[call-overload]
+        "a callback for 'throttle' is a function, and 3 is none",
+    ),
     (lambda _: sentinel.connect(timeout="x"), "timeout: 'x' is not a number of seconds"),  # type: ignore[arg-type]
     (lambda _: sentinel.connect(fma), "socket: the function fma is not text"),  # type: ignore[arg-type]
 ]
