@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from sentinel.config.sources import nearest
 from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code, Problem
@@ -273,7 +274,7 @@ def install(app: FastAPI, other_formats: Formats) -> None:
 
 
 async def _respond(request: Request, error: Exception) -> Response:
-    code, detail = explain(error)
+    code, detail = explain(error, _fields_of(request))
     status, headers = code.status, None
     if isinstance(error, HTTPException):
         status, headers = HTTPStatus(error.status_code), error.headers
@@ -298,6 +299,12 @@ def in_format(response: Response, path: str, formats: Formats) -> Response:
     return Response(body, response.status_code, headers, media_type="application/json")
 
 
+def _fields_of(request: Request) -> Iterable[str]:
+    """List the fields that the body of a request may have."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    return () if body is None else getattr(body.field_info.annotation, "model_fields", ())
+
+
 def _allowed(request: Request) -> str:
     """List the methods of a path: each has a route, and Starlette names those of one route."""
     scopes = {method.value: {**request.scope, "method": method.value} for method in HTTPMethod}
@@ -308,8 +315,13 @@ def _allowed(request: Request) -> str:
     )
 
 
-def explain(error: Exception) -> tuple[Code, str]:
-    """Describe an exception by its code, for programs, and its detail, for people."""
+def explain(error: Exception, fields: Iterable[str] = ()) -> tuple[Code, str]:
+    """Describe an exception by its code, for programs, and its detail, for people.
+
+    Args:
+        error: The exception.
+        fields: The names of the fields that the body of the request may have.
+    """
     match error:
         case ProblemError(code=code, detail=detail):
             return code, detail
@@ -320,7 +332,7 @@ def explain(error: Exception) -> tuple[Code, str]:
         case ConfigError():
             return Code.INVALID, str(error)
         case RequestValidationError():
-            return Code.INVALID, _describe_fields(error.errors())
+            return Code.INVALID, _describe_fields(error.errors(), fields)
         case HTTPException(status_code=HTTPStatus.NOT_FOUND, detail=detail):
             return Code.NOT_FOUND, f"{detail}."
         case HTTPException(detail=detail):
@@ -329,18 +341,51 @@ def explain(error: Exception) -> tuple[Code, str]:
             return Code.INTERNAL, "The API process failed; its standard error has the reason."
 
 
-def _describe_fields(errors: Any) -> str:
-    """Describe the invalid fields of a request."""
-    parts = [
-        f"{'.'.join(str(part) for part in error['loc'])}: {_describe_field(error)}"
-        for error in errors[:_MAX_LISTED]
-    ]
+def _describe_fields(errors: Any, fields: Iterable[str]) -> str:
+    """Describe the invalid fields of a request, by the names that its client has sent."""
+    parts = [_describe_field(error, fields) for error in errors[:_MAX_LISTED]]
     return "; ".join(parts) + "."
 
 
-def _describe_field(error: Mapping[str, Any]) -> str:
-    """Describe what is wrong with one field; the form of a text in words, not by its pattern."""
-    allowed = FORMS.get(error.get("ctx", {}).get("pattern"))
-    if allowed is None:
-        return str(error["msg"])
-    return f"{error['input'][:_MAX_INPUT_LENGTH]!r} is not allowed; allowed are {allowed}"
+def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
+    """Describe what is wrong with one field, in words of JSON; ``fields`` are those there are."""
+    name, *keys = error["loc"][1:] or (error["loc"][0],)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "json_invalid":
+        return f"the body is not JSON: {context['error']}"
+    where = f"{name}{''.join(f'[{key!r}]' for key in keys)}"
+    if kind == "extra_forbidden":
+        near = nearest(str(name), fields) if not keys else []
+        return f"{where}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "value_error":
+        return f"{where}: {context['error']}"
+    if context.get("min_length") == 1:
+        return f"{where} is empty"
+    shown = json.dumps(error["input"], ensure_ascii=False, default=repr)
+    if len(shown) > _MAX_INPUT_LENGTH:
+        shown = f"{shown[:_MAX_INPUT_LENGTH]}..."
+    if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
+        return f"{where}: {shown} is not allowed; allowed are {FORMS[context['pattern']]}"
+    said = _WRONG.get(kind)
+    return f"{where}: {error['msg'] if said is None else f'{shown} {said.format(**context)}'}"
+
+
+#: What is wrong with a value, by pydantic's type of the error; the rest has pydantic's own words.
+_WRONG = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "is not a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "is not an object"),
+    **dict.fromkeys(("enum", "literal_error"), "is not {expected}"),
+    "string_type": "is not text",
+    "list_type": "is not a list",
+    "greater_than": "is not above {gt:.15g}",
+    "greater_than_equal": "is below {ge:.15g}",
+    "less_than_equal": "is above {le:.15g}",
+    "string_too_short": "has fewer than {min_length} characters",
+    "string_too_long": "has more than {max_length} characters",
+    "too_short": "has fewer than {min_length} entries",
+    "too_long": "has more than {max_length} entries",
+}

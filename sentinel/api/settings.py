@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.api.bodies import ProblemError
 from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
-from sentinel.config.changes import ChangePlan, Present, plan_change
+from sentinel.config.changes import ChangePlan, Present, plan_change, renamed
 from sentinel.config.gpu_selection import present
 from sentinel.config.model import EFFECTS
 from sentinel.config.sources import (
@@ -25,6 +25,7 @@ from sentinel.config.sources import (
     read_file,
     read_saved,
 )
+from sentinel.errors import ConfigError
 from sentinel.host.regular_file import replace_file
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
@@ -68,7 +69,13 @@ class DaemonSettings:
     # --- changes -----------------------------------------------------------------------------
 
     async def change(
-        self, by: Caller, changes: Changes, gpus: tuple[str, ...] = (), *, save: bool = False
+        self,
+        by: Caller,
+        changes: Changes,
+        gpus: tuple[str, ...] = (),
+        *,
+        save: bool = False,
+        names: Mapping[str, str] | None = None,
     ) -> Settings:
         """Reread the files and variables, and apply changes in addition to earlier ones.
 
@@ -77,6 +84,7 @@ class DaemonSettings:
             changes: The new texts by key; None removes what was given.
             gpus: UUIDs; with none, the changes are for all GPUs.
             save: Whether the daemon's own file keeps the changes.
+            names: The client's own names of settings by key, for errors.
 
         Raises:
             ConfigError: A key is unknown, or a setting or a file is invalid; nothing has changed.
@@ -105,7 +113,10 @@ class DaemonSettings:
             return plan
 
         async with self._lock:
-            plan = await asyncio.to_thread(read_and_plan)  # the files may be on a slow disk
+            try:
+                plan = await asyncio.to_thread(read_and_plan)  # the files may be on a slow disk
+            except ConfigError as error:
+                raise renamed(error, names or {}) from error
             if plan.texts is None:
                 reply = await self._configure(by, plan.given)
             else:

@@ -33,6 +33,7 @@ from sentinel.config.plan import Plan
 from sentinel.config.verified_work import fold
 from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.protocol.burnin_events import (
+    EVENT_KINDS,
     BurninEvent,
     Busy,
     Dropped,
@@ -51,8 +52,8 @@ from sentinel.protocol.burnin_events import (
     Warm,
     XidReported,
     Yielding,
-    parse_event,
 )
+from sentinel.protocol.codec import from_json
 from sentinel.protocol.xids import OwnEnd
 
 #: The samples of the kernel's log, with their fields.
@@ -83,7 +84,7 @@ def load(
     records: dict[str, GpuRecord] = {}
     dropped = parts = count = 0
     for count, row in enumerate(events, start=1):  # noqa: B007 - the number of all
-        event = parse_event(row)
+        event = _parse(row)
         dropped += event.events if isinstance(event, Dropped) else 0
         parts += isinstance(event, RunStarted)
         _take_row(records, row, event, plan)
@@ -108,6 +109,18 @@ def load(
         record.dropped, record.closed = dropped, closed
         record.cut, record.parts = parts > 0, begun
     return records
+
+
+def _parse(row: Mapping[str, Any]) -> BurninEvent | None:
+    """Build the value of an event of the log, or return None for another event.
+
+    Raises:
+        DecodeError: A field is missing or of a wrong type.
+    """
+    kind = EVENT_KINDS.get(row["event"])
+    if kind is PhaseEnded:
+        row = {**row, "work": row}
+    return None if kind is None else from_json(kind, row, row["event"])
 
 
 def _take_row(
@@ -187,8 +200,7 @@ def _take_event_of_phase(
             phase.stretches += [] if phase.phase.steady else [(at, at)]
         case Yielding() | Unknown() | Unwatched():  # also where they end no stretch that counts
             _interrupt(record, phase, at, 0.0)
-        case Interrupted():
-            phase.work = fold(phase.phase, phase.work, event)
+        case Interrupted():  # the sum at the end of the phase has it, with the work before it
             _interrupt(record, phase, at, event.stretch_s)
         case PhaseEnded():
             phase.work = fold(phase.phase, phase.work, event)

@@ -27,10 +27,12 @@ from sentinel.burnin.checks.recorded_run import (
 )
 from sentinel.burnin.checks.required_evidence import not_compared
 from sentinel.burnin.detection_power import detection_power
+from sentinel.burnin.former_runs import former_runs
 from sentinel.burnin.levels import LEVELS, find_plan
 from sentinel.burnin.power_swing import power_swing
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import RunFolder, digest, former_runs, torch_version
+from sentinel.burnin.run_files import torch_version
+from sentinel.burnin.run_folder import RunFolder, digest
 from sentinel.burnin.timeline import Span, absences, span
 from sentinel.burnin.verdict import (
     MEANING,

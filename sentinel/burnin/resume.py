@@ -112,11 +112,8 @@ def _earlier(phases: Sequence[PhaseRecord]) -> EarlierWork:
 
 
 def _work(phase: PhaseRecord) -> PhaseWork:
-    """Return the work of a phase; the stretch that was cut short is over.
-
-    Of a phase within which the run was killed nothing is known to count.
-    """
-    return PhaseWork() if phase.ended is None else replace(phase.work, stretch=0.0)
+    """Return the work of a phase; the stretch that was cut short is over."""
+    return replace(phase.work, stretch=0.0)
 
 
 def _refuse(where: str, why: str) -> NoReturn:

@@ -16,14 +16,8 @@ from typing import IO, Any
 from sentinel.burnin.record import LAST, LOST
 from sentinel.burnin.request import RunRequest, plan_of
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
-from sentinel.burnin.run_folder import (
-    complete,
-    count_lines,
-    last_moment,
-    new_run,
-    prepare,
-    reopen,
-)
+from sentinel.burnin.run_files import complete, new_run, prepare, reopen
+from sentinel.burnin.run_folder import count_lines, last_moment
 from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from sentinel.config.plan import Plan
-from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.last_verdicts import RUNS, read_reports
-from sentinel.host.lookups import node_name
+from sentinel.host.last_verdicts import RUNS
 from sentinel.host.paths import identity
-from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
-from sentinel.protocol import __version__
-from sentinel.protocol.counters import HostCounters
-from sentinel.protocol.stressor import LinkPart
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
@@ -217,6 +208,21 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
+def count_lines(path: Path) -> int:
+    """Count the JSON objects of a file, as ``lines`` reads them."""
+    return sum(1 for _ in lines(path))
+
+
+def last_moment(folder: RunFolder) -> float:
+    """Find when the last event or sample of a run was recorded, by the monotonic clock.
+
+    Raises:
+        ConfigError: A file is invalid.
+    """
+    rows = (row for path in (folder.events, folder.samples) for row in lines(path))
+    return max((float(row["at"]) for row in rows), default=0.0)
+
+
 def plan_object(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {**asdict(plan), "hash": plan.hash}
@@ -254,330 +260,3 @@ def _begun(header: Path) -> tuple[float, Path]:
         last = (run.get("resumed") or [run])[-1]
         return datetime.fromisoformat(last["started"]).timestamp(), header
     return header.stat().st_mtime, header
-
-
-# --- what a run records of itself ------------------------------------------------------------
-
-
-@contextmanager
-def new_run(folder: RunFolder) -> Iterator[None]:
-    """Create and lock the folder of a new run, and remove it if nothing was started.
-
-    Raises:
-        ConfigError: It cannot be created, or has a run already.
-    """
-    folder.create()
-    with ExitStack() as stack:
-        # First: what is in the folder until then is another process's, which has yet to start.
-        stack.enter_context(folder.locked())
-        folder.check_new()
-        stack.callback(folder.remove_if_empty)
-        yield
-
-
-def prepare(
-    folder: RunFolder,
-    plan: Plan,
-    before: CountersResult,
-    settings: Sequence[Mapping[str, Any]],
-    known: Mapping[str, Any],
-    *,
-    simulated: bool,
-    beside: Mapping[str, Any],
-) -> None:
-    """Write the header of a new run, and the counters before it.
-
-    Args:
-        folder: The folder of the run.
-        plan: What is run.
-        before: The counters of all GPUs.
-        settings: What to record of the settings.
-        known: What else the header has: ``confirmed_faulty``, how many GPUs of the host have a
-            confirmed fault, and were found first; ``thresholds``, by which it is judged;
-            ``expectation``, what the node must be.
-        simulated: Whether the GPUs are simulated.
-        beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
-            that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
-            of verified work; ``host_before``, what the kernel says of the host; ``pci_paths``,
-            the ports above each device of NVIDIA; ``unacknowledged``, the faults of the kernel's
-            log since the boot, for people.
-
-    Raises:
-        ConfigError: They cannot be written.
-    """
-    _write_header(folder, plan, before, settings, known, simulated=simulated)
-    counters = [asdict(gpu) for gpu in before.counters]
-    found = {"before": counters, "pci_devices": before.pci_devices, **beside}
-    folder.write(folder.counters, found)
-
-
-def complete(
-    folder: RunFolder, after: CountersResult, unread: str | None, host: HostCounters
-) -> None:
-    """Add the counters after a run, and why the kernel's log was not read, or None."""
-    first = read_object(folder.counters)
-    folder.write(
-        folder.counters,
-        {
-            **first,
-            "after": [asdict(gpu) for gpu in after.counters],
-            "host_after": asdict(host),
-            "driver_error": after.driver_error,
-            "kernel_log_error": first.get("kernel_log_error") or unread,
-        },
-    )
-
-
-def reopen(
-    folder: RunFolder, settings: Sequence[Mapping[str, Any]], before: CountersResult
-) -> None:
-    """Prepare the folder of a run for its resumption; it may be of a run that was killed.
-
-    Args:
-        folder: The folder of the run.
-        settings: What to record of the settings: those that it was not begun with.
-        before: The counters of all GPUs before this part.
-    """
-    _mend(folder, before)
-    header = read_object(folder.header)
-    started = datetime.now().astimezone().isoformat(timespec="seconds")
-    begun = [value | {"source": None} for value in header["settings"]]
-    changed = [value for value in settings if {**value, "source": None} not in begun]
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": changed}]
-    folder.write(folder.header, {**header, "resumed": resumed})
-
-
-def count_lines(path: Path) -> int:
-    """Count the JSON objects of a file, as ``lines`` reads them."""
-    return sum(1 for _ in lines(path))
-
-
-def last_moment(folder: RunFolder) -> float:
-    """Find when the last event or sample of a run was recorded, by the monotonic clock.
-
-    Raises:
-        ConfigError: A file is invalid.
-    """
-    rows = (row for path in (folder.events, folder.samples) for row in lines(path))
-    return max((float(row["at"]) for row in rows), default=0.0)
-
-
-def _mend(folder: RunFolder, before: CountersResult) -> None:
-    """Drop what was not written completely, and what says how the run ended.
-
-    The report and the counters after the former part are not those of this one, which may be
-    killed, too. What a part has counted stays, since a reset between two parts drops it.
-    """
-    for path in (folder.report, folder.manifest, folder.signature):
-        path.unlink(missing_ok=True)
-    for path in (folder.events, folder.samples):
-        drop_torn_line(path)
-    counters = read_object(folder.counters)
-    unread = counters.get("kernel_log_error")
-    again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
-    names = (
-        *("before", "pci_devices", "selected", "known", "host_before"),
-        *("pci_paths", "unacknowledged"),
-    )
-    kept = {name: counters[name] for name in names if name in counters}
-    kept["resumed"] = [*counters.get("resumed", ()), again]
-    folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
-
-
-def new_folder(state: Path, plan: Plan) -> RunFolder:
-    """Create the folder of a new run.
-
-    Raises:
-        ConfigError: It cannot be created.
-    """
-    path = _make_entry(state, plan, lambda folder: folder.mkdir(mode=0o755))
-    if isinstance(path, str):
-        raise ConfigError(path)
-    return RunFolder(path=path)
-
-
-def _make_entry(state: Path, plan: Plan, make: Callable[[Path], None]) -> Path | str:
-    """Make an entry among the runs of the state directory; its name is the time and the plan.
-
-    Args:
-        state: The state directory.
-        plan: What is run.
-        make: Makes it, or raises FileExistsError: another run may have begun within this second.
-
-    Returns:
-        Its path, or why it cannot be made.
-    """
-    path = state / RUNS / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{plan.name}"
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for number in itertools.count(1):
-            entry = path.with_name(path.name if number == 1 else f"{path.name}-{number}")
-            with contextlib.suppress(FileExistsError):
-                make(entry)
-                return entry
-    except OSError as error:
-        return f"{path.parent}: {error.strerror}"
-    raise AssertionError  # the numbers do not end
-
-
-def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
-    """Link a run elsewhere among those of the state directory, where other commands look.
-
-    Args:
-        folder: The folder of the run.
-        state: The state directory.
-        plan: What is run.
-
-    Returns:
-        Why that failed, or None.
-    """
-    if folder.path.resolve().parent == (state / RUNS).resolve():
-        return None
-    made = _make_entry(state, plan, lambda link: link.symlink_to(folder.path.absolute()))
-    return made if isinstance(made, str) else None
-
-
-def _write_header(
-    folder: RunFolder,
-    plan: Plan,
-    before: CountersResult,
-    settings: Sequence[Mapping[str, Any]],
-    known: Mapping[str, Any],
-    *,
-    simulated: bool,
-) -> None:
-    """Record what is run, where and with what."""
-    drivers = sorted({gpu.driver for gpu in before.counters if gpu.driver})
-    folder.write(
-        folder.header,
-        {
-            "id": folder.path.name,
-            "plan": plan_object(plan),
-            "tool": "sentinel",
-            "version": __version__,
-            "boot": boot_id(),
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "simulated": simulated,
-            "settings": list(settings),
-            **known,
-            "resumed": [],
-            "node": {
-                "hostname": node_name(),
-                "machine_id": _machine_id(),
-                "kernel": platform.release(),
-                "python": platform.python_version(),
-                "torch": torch_version(),
-                "driver": drivers[0] if drivers else None,
-                "uid": os.getuid(),
-            },
-        },
-    )
-
-
-def torch_version() -> str | None:
-    """Read the version of the installed torch, without an import; None without one."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _machine_id() -> str | None:
-    """Read the identity of this host, which systemd keeps; None without one."""
-    try:
-        return Path("/etc/machine-id").read_text().strip() or None
-    except OSError:
-        return None
-
-
-# --- earlier runs on the same cards ----------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Former:
-    """What a card did in the steady phase of an earlier run."""
-
-    run: str
-    #: Median TFLOP/s and degrees Celsius.
-    rate: float
-    temperature_c: float | None
-    #: The enforced limit in watts.
-    power_limit_w: float | None = None
-    vbios: str | None = None
-    #: Median TB/s of copying in the GPU's memory; None without such a phase.
-    copy: float | None = None
-    #: The best bytes a second of an all-reduce, and the number of GPUs that took part in one.
-    all_reduce: float | None = None
-    gpus: int = 0
-
-
-#: The name of the measurement of an all-reduce.
-_ALL_REDUCE_RATE = f"{LinkPart.ALL_REDUCE}_bytes_per_s"
-
-
-def is_copy(workload: str) -> bool:
-    """Check whether a workload does nothing but to read and write the GPU's memory."""
-    return workload.partition(":")[0] == "elementwise"
-
-
-def former_runs(
-    folder: RunFolder, header: Mapping[str, Any]
-) -> dict[tuple[str, str], list[Former]]:
-    """Collect the earlier runs beside a run, by the UUID and the serial number of each card.
-
-    Only those of the same plan and driver, on this node, that found no fault.
-
-    Args:
-        folder: The run, in whose parent folder the others are.
-        header: Its header.
-    """
-    found: dict[tuple[str, str], list[Former]] = {}
-    own = folder.path.resolve()
-    beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
-    for report in read_reports(beside):
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-            for card, former in list(_of_same_plan(report, header)):
-                found.setdefault(card, []).append(former)
-    return found
-
-
-def _of_same_plan(
-    report: Mapping[str, Any], header: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, str], Former]]:
-    """Yield what each card did in a run that can be compared with another one."""
-    run = report["run"]
-    if (
-        not report["schema_version"].startswith("1.")
-        or run["plan"]["hash"] != header["plan"]["hash"]
-        or report["node"]["driver"] != header["node"]["driver"]
-        or datetime.fromisoformat(run["started"]) >= datetime.fromisoformat(header["started"])
-    ):
-        return
-    summed = sum(bool(_all_reduces(gpu)) for gpu in report["gpus"])
-    copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
-    for gpu in report["gpus"]:
-        copied = [
-            row["median"] / 1e12
-            for row in gpu["measurements"]
-            if row["name"] == "bytes_per_s" and row["phase"] in copies
-        ]
-        steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
-        rate = steady.get("flops_per_s")
-        if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
-            temperature = steady.get("temperature_c")
-            former = Former(
-                run=run["id"],
-                rate=rate / 1e12,
-                temperature_c=temperature,
-                power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
-                vbios=gpu["vbios"],
-                copy=copied[-1] if copied else None,
-                all_reduce=max(_all_reduces(gpu), default=None),
-                gpus=summed,
-            )
-            yield (gpu["uuid"], gpu["serial"]), former
-
-
-def _all_reduces(gpu: Mapping[str, Any]) -> list[float]:
-    """List the best rate of each phase in which a GPU of a report took part in an all-reduce."""
-    return [row["highest"] for row in gpu["measurements"] if row["name"] == _ALL_REDUCE_RATE]

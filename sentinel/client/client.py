@@ -9,10 +9,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from sentinel.client.event_stream import EventStream
-from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, find_address, selectors
+from sentinel.client.requester import (
+    WAIT_S,
+    Gpus,
+    Requester,
+    decode,
+    find_address,
+    path_part,
+    selector_of,
+    selectors,
+    texts_of,
+)
 from sentinel.client.transport import exit_check, process_check
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import (
@@ -102,7 +112,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Raises:
             NoSuchGpuError: ``selector`` matches no GPU, or several.
         """
-        return self.fetch(GpuStatus, "GET", f"/v1/gpus/{quote(str(selector), safe='')}")
+        return self.fetch(GpuStatus, "GET", f"/v1/gpus/{path_part(selector_of(selector), 'gpu')}")
 
     def health(self) -> bool:
         """Check whether the daemon's state is recent."""
@@ -203,12 +213,12 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         return self.fetch(Settings, "GET", "/v1/settings")
 
     def set(
-        self, settings: Mapping[str, str | None], gpus: Gpus | None = None, *, save: bool = False
+        self, settings: Mapping[str, object], gpus: Gpus | None = None, *, save: bool = False
     ) -> Settings:
         """Change single settings and keep all others; unaffected stressors continue.
 
         Args:
-            settings: New values by key; ``None`` removes a flag.
+            settings: New values by key, as text or numbers; ``None`` removes a flag.
             gpus: Only for these GPUs; the default is the daemon as a whole.
             save: Keep the change over a restart of the daemon; what is fixed at its start changes
                 with the next one.
@@ -217,7 +227,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ConfigError: A setting is invalid; nothing has changed.
             NoSuchGpuError: A GPU does not exist.
         """
-        body = {"settings": dict(settings), "gpus": selectors(gpus), "save": save or None}
+        body = {"settings": texts_of(settings), "gpus": selectors(gpus), "save": save or None}
         return self.fetch(Settings, "PATCH", "/v1/settings", body)
 
     def reload(self) -> Outcome:

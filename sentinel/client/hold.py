@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from sentinel.client.client import Client, Status, connect
-from sentinel.client.requester import Gpus, selectors
+from sentinel.client.requester import Gpus, selectors, text_of
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -78,6 +79,8 @@ _IN_A_SCRIPT = {
     "Without a GPU, simulate some": "Without a GPU, simulate some: simulate=2",
     "Try: sentinel ": "",  # --help
 }
+#: The flag in an error that stands for an argument of :func:`hold`.
+_ARGUMENT = re.compile(r"^--(memory|workload|gpus|simulate):")
 
 
 class Hold:
@@ -211,6 +214,7 @@ class Hold:
         if not self._in_a_command:
             for advice, instead in _IN_A_SCRIPT.items():
                 remedy = instead if remedy.startswith(advice) else remedy
+            what = _ARGUMENT.sub(r"\1:", what)
         kind = _ERRORS.get(code, ServiceError)
         raise kind(what or f"the private sentinel ended with exit code {code}", remedy)
 
@@ -254,12 +258,12 @@ def hold(
     Returns:
         The context manager, whose block gets the same object.
     """
-    command = ["--memory", memory, "--workload", workload]
+    command = ["--memory", text_of(memory, "memory"), "--workload", text_of(workload, "workload")]
     selected = selectors(gpus)
     if selected is not None:
         command += ["--gpus", ",".join(selected)]
     if simulate is not None:
-        command += ["--simulate", str(simulate)]
+        command += ["--simulate", text_of(simulate, "simulate")]
     return Hold([*command, *flags])
 
 
@@ -299,7 +303,7 @@ def _start(
     """
     # Not the interfaces of the host's daemon, nor a daemon that commands of this user find.
     isolation = ["--private", *(word for flag in _INTERFACES for word in (flag, "off"))]
-    command = [*SENTINEL, "run", *isolation, *map(str, flags)]
+    command = [*SENTINEL, "run", *isolation, *(text_of(flag, "flags") for flag in flags)]
     folder, lock = resources.enter_context(temporary_folder())
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -192,8 +192,7 @@ class Monitor(AllocationVerbs):
         Raises:
             ConfigError: A setting is unknown or a value is invalid; nothing has changed.
         """
-        texts = {key: None if value is None else str(value) for key, value in settings.items()}
-        return self.client.set(texts)
+        return self.client.set(settings)
 
     # --- events ------------------------------------------------------------------------------
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.client.transport import Address, send
+from sentinel.client.transport import Address, describe, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
 from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol import SCHEMA_VERSION
@@ -28,7 +29,9 @@ def find_address(
         ConfigError: ``tcp`` is not an address, or the token cannot be read.
     """
     if tcp is None:
-        return Address(socket=find_socket(None if socket is None else str(socket), simulated))
+        return Address(
+            socket=find_socket(None if socket is None else text_of(socket, "socket"), simulated)
+        )
     host, _, port = tcp.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
@@ -102,7 +105,7 @@ class Verbs:
         Raises:
             SentinelError: As for every verb.
         """
-        deadline, left, retries = time.monotonic() + wait, wait, 0
+        deadline, left, retries = time.monotonic() + _seconds(wait, "wait"), wait, 0
         while True:
             began = time.monotonic()
             limit = {"wait_s": None if math.isinf(left) else left}
@@ -126,13 +129,13 @@ class Requester(Verbs):
 
     def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
         self.address = address
-        self._timeout = timeout
+        self._timeout = _seconds(timeout, "timeout")
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
     ) -> dict[str, Any]:
         """Send any request, and parse the JSON object of the response; see :class:`Verbs`."""
-        if wait > self._timeout:
+        if _seconds(wait, "wait") > self._timeout:
             # A daemon that answers nothing at all must not cost the whole wait.
             send(self.address, "GET", "/v1/status", None, self._timeout)
         response = send(self.address, method, path, body, self._timeout + wait)
@@ -163,6 +166,71 @@ def decode(kind: type[T], response: Mapping[str, Any]) -> T:
         ) from error
 
 
+def text_of(value: object, what: str) -> str:
+    """Convert text, a number or a path into text.
+
+    Args:
+        value: What a script gave.
+        what: The name of the argument, for the error.
+
+    Raises:
+        ConfigError: It is something else, such as a function.
+    """
+    if isinstance(value, str | int | float | PathLike) and not isinstance(value, bool):
+        return str(value)
+    remedy = "Write it as text."
+    if what == "workload" and hasattr(value, "__qualname__"):
+        module = value.__module__.replace("__main__", "my_module")
+        remedy = f"Write it as text: {module}:{value.__qualname__}"
+    raise ConfigError(f"{what}: {describe(value)} is not text", remedy)
+
+
+def texts_of(settings: Mapping[str, object]) -> dict[str, str | None]:
+    """Convert the values of settings into texts; None stays.
+
+    Raises:
+        ConfigError: A value is neither text nor a number.
+    """
+    return {key: None if value is None else text_of(value, key) for key, value in settings.items()}
+
+
+def path_part(value: object, what: str) -> str:
+    """Quote a name or an id as a part of a path.
+
+    Raises:
+        ConfigError: It is empty, or no text.
+    """
+    from urllib.parse import quote  # slow to import, and `sentinel status` needs none
+
+    text = text_of(value, what)
+    if not text:
+        raise ConfigError(f"{what}: it is empty")
+    return quote(text, safe="")
+
+
+def selector_of(gpu: object) -> str:
+    """Convert one GPU into the API's selector.
+
+    Raises:
+        ConfigError: It is neither text nor an index.
+    """
+    if isinstance(gpu, str | int) and not isinstance(gpu, bool):
+        return str(gpu)
+    what = f"gpus: {describe(gpu)} names no GPU"
+    raise ConfigError(what, "Give an index, a UUID or its unique beginning, or a PCI address.")
+
+
+def _seconds(value: object, what: str) -> float:
+    """Check a number of seconds.
+
+    Raises:
+        ConfigError: It is no number, or below 0.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ConfigError(f"{what}: {describe(value)} is not a number of seconds from 0 on")
+
+
 def selectors(gpus: Gpus | None) -> list[str] | None:
     """Convert GPUs into the API's selectors; commas separate several in one text.
 
@@ -174,8 +242,8 @@ def selectors(gpus: Gpus | None) -> list[str] | None:
     """
     if gpus is None:
         return None
-    listed = [gpus] if isinstance(gpus, str | int) else gpus
-    found = [part.strip() for gpu in listed for part in str(gpu).split(",")]
+    listed = gpus if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus]
+    found = [part.strip() for gpu in listed for part in selector_of(gpu).split(",")]
     if not any(found):
         raise ConfigError(f"gpus: {gpus!r} names no GPU", "Leave it out, or give None, for all.")
     return found

@@ -123,7 +123,7 @@ def _exchange(
         sent["Content-Type"] = "application/json"
     if address.token is not None:
         sent["Authorization"] = f"Bearer {address.token}"
-    data = None if body is None else json.dumps(body).encode()
+    data = None if body is None else _encode(body)
     host = f"[{address.host}]" if ":" in address.host else address.host
     host = f"{host}:{address.port}" if host else "localhost"
     with _connect(address, time.monotonic() + timeout) as sock:
@@ -133,6 +133,32 @@ def _exchange(
             sock.sendall(request_bytes(method, path, host, sent, data))
         with cast("BinaryIO", sock.makefile("rb")) as file:
             yield Response(file), sock
+
+
+def describe(value: object) -> str:
+    """Describe an object for people by its kind: Python's own form may have its address."""
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    name = getattr(value, "__qualname__", None)
+    if name is None:
+        return f"an object of the class {type(value).__qualname__}"
+    return f"the {'class' if isinstance(value, type) else 'function'} {name}"
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    """Encode the body of a request.
+
+    Raises:
+        ConfigError: A field cannot be sent.
+    """
+    fields = []
+    for name, value in body.items():
+        try:
+            fields.append(f"{json.dumps(name)}:{json.dumps(value)}")
+        except TypeError:
+            what = f"{name}: {describe(value)} cannot be sent"
+            raise ConfigError(what, "Give text, a number, or a list of those.") from None
+    return f"{{{','.join(fields)}}}".encode()
 
 
 def _connect(address: Address, deadline: float) -> _DeadlineSocket:

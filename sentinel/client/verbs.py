@@ -10,9 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from types import EllipsisType
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
+from sentinel.client.requester import (
+    WAIT_S,
+    Gpus,
+    Verbs,
+    path_part,
+    selector_of,
+    selectors,
+    text_of,
+    texts_of,
+)
+from sentinel.client.transport import describe
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol import api_types, history_types
 from sentinel.protocol.api_types import Sessions, SessionStarted
@@ -91,12 +101,14 @@ class HistoryVerbs(Verbs):
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
         """
-        path = f"/v1/gpus/{quote(str(gpu), safe='')}/trend?minutes={minutes}"
+        path = f"/v1/gpus/{path_part(selector_of(gpu), 'gpu')}/trend?minutes={minutes}"
         return self.fetch(history_types.TemperatureTrend, "GET", path)
 
     def _query(self, kind: type[T], resource: str, **parameters: object) -> T:
         query = {
-            name: value.astimezone().isoformat() if isinstance(value, datetime) else value
+            name: value.astimezone().isoformat()
+            if isinstance(value, datetime)
+            else text_of(value, name)
             for name, value in parameters.items()
             if value is not None
         }
@@ -114,7 +126,7 @@ class SessionVerbs(Verbs):
         self,
         name: str,
         gpus: Gpus,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
         *,
         seconds: float | None = None,
     ) -> api_types.SessionInfo:
@@ -137,7 +149,7 @@ class SessionVerbs(Verbs):
         body = {
             "name": name,
             "gpus": selectors(gpus),
-            "settings": dict(settings or {}),
+            "settings": texts_of(settings or {}),
             "seconds": seconds,
         }
         return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
@@ -148,7 +160,7 @@ class SessionVerbs(Verbs):
         Raises:
             ServiceError: There is no session of this name.
         """
-        return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{path_part(name, 'name')}")
 
 
 _PATH = "/v1/allocations"
@@ -186,10 +198,10 @@ class AllocationVerbs(Verbs):
             TimedOutError: The memory was not free in time; nothing is allocated.
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
-        body: dict[str, Any] = {"gpu": str(gpu), "size": _size_bytes(size)}
+        body: dict[str, Any] = {"gpu": selector_of(gpu), "size": _size_bytes(size)}
         if pid is not None:
             body["pid"] = pid
-        made = self.put(api_types.AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
+        made = self.put(api_types.AllocationInfo, f"{_PATH}/{path_part(id, 'id')}", body, wait=wait)
         return made.ended_by(lambda: self._end_same(made))
 
     def cancel_allocation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
@@ -198,7 +210,7 @@ class AllocationVerbs(Verbs):
         Raises:
             ServiceError: There is no allocation with this id.
         """
-        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH}/{path_part(id, 'id')}")
 
     #: The same, for the duration of a ``with`` block.
     allocation = allocate
@@ -229,7 +241,9 @@ class AllocationVerbs(Verbs):
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        found = self.fetch(api_types.Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
+        found = self.fetch(
+            api_types.Allocations, "GET", f"{_PATH}?{urlencode({'gpu': selector_of(gpu)})}"
+        ).gpus
         if len(found) != 1:
             raise ServiceError(f"the daemon answers with {len(found)} GPUs instead of one")
         return found[0]
@@ -253,7 +267,9 @@ def _size_bytes(size: object) -> int:
         what = f"size: {size!r} has no unit"
         raise ConfigError(what, f"Write '{size}MiB' for MB, or '{size}B' for bytes.")
     if not isinstance(size, str):
-        raise ConfigError(f"size: {size!r} is not a size", "Write it as text such as '40GiB'.")
+        raise ConfigError(
+            f"size: {describe(size)} is not a size", "Write it as text such as '40GiB'."
+        )
     try:
         return parse_size(size)
     except ValueError as error:
@@ -338,7 +354,9 @@ class ReservationVerbs(Verbs):
         Raises:
             ServiceError: There is no reservation with this id.
         """
-        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
+        return self.fetch(
+            api_types.Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{path_part(id, 'id')}"
+        )
 
     def _listed(self) -> api_types.Reservations:
         return self.fetch(api_types.Reservations, "GET", _PATH_RESERVATIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope
-from sentinel.config.sources import PER_GPU, unknown_name
+from sentinel.config.sources import PER_GPU, unknown_setting
 from sentinel.config.specs import parse_workload
 from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError
 from sentinel.protocol.commands import Given
@@ -19,6 +20,8 @@ from sentinel.protocol.gpu import Gpu
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 #: The settings that are fixed at the start of the daemon.
 _FIXED = {setting.key for setting in SETTINGS if setting.scope is Scope.START}
+#: What may be a flag or a key in an error; what is quoted is what a client has sent.
+_NAME = re.compile(r"(?<!')--[a-z][a-z-]*|\b[a-z_]+(?:\.[a-z_]+)+")
 #: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
 _UUID_LENGTH = 12
 _HEAD = """\
@@ -130,6 +133,22 @@ def plan_change(
     )
 
 
+def renamed(error: ConfigError, names: Mapping[str, str]) -> ConfigError:
+    """Return an error about settings with the names that a client uses, in place of flags.
+
+    Args:
+        error: The error.
+        names: The client's names by key; the others are the keys.
+    """
+    known = {key: names.get(key, key) for key in _BY_KEY}
+    known |= {setting.flag: known[setting.key] for setting in SETTINGS}
+    texts = (
+        _NAME.sub(lambda match: known.get(match[0], match[0]), text)
+        for text in (error.what, error.remedy)
+    )
+    return ConfigError(*texts)
+
+
 def check_keys(keys: Iterable[str], *, single: bool = False) -> None:
     """Reject unknown keys; ignoring a misspelt setting is worse than an error.
 
@@ -142,7 +161,7 @@ def check_keys(keys: Iterable[str], *, single: bool = False) -> None:
     """
     for key in keys:
         if key not in _BY_KEY:
-            raise unknown_name(f"there is no setting {key!r}", key, _BY_KEY)
+            raise unknown_setting(f"there is no setting {key!r}", key, SETTINGS)
         if single and _BY_KEY[key].scope is not Scope.GPU:
             raise ConfigError(
                 f"{key} cannot be set for single GPUs",

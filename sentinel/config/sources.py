@@ -269,7 +269,8 @@ def _settings(
     for key, value in _leaves(tables, "", settings):
         source = f"{path}: {key}" if gpu is None else f"{path}: {PER_GPU}.{gpu}.{key}"
         if key not in settings:
-            report(_unknown_key(source, key, settings))
+            what = "cannot be set for a single GPU" if key in _FLAGS else "there is no such key"
+            report(unknown_setting(f"{source}: {what}", key, settings.values()))
             continue
         text = _text(settings[key], value)
         if text is not None:
@@ -281,14 +282,23 @@ def _settings(
         report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
 
 
-def _unknown_key(source: str, key: str, settings: Mapping[str, Setting]) -> ConfigError:
-    """Return the error for a key that may not stand there; some people write a flag's name."""
-    what = "cannot be set for a single GPU" if key in _FLAGS else "there is no such key"
-    flag = f"--{key.replace('_', '-')}"
-    meant = [setting.key for setting in settings.values() if setting.flag == flag]
-    if meant:
-        return ConfigError(f"{source}: {what}", f"The key of {flag} is {meant[0]}.")
-    return unknown_name(f"{source}: {what}", key, settings)
+#: What lists the settings.
+_LIST = "`sentinel config init -` prints all settings."
+
+
+def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> ConfigError:
+    """Return an unknown-key error with the key that is meant; some people write a flag's name.
+
+    Args:
+        what: What is wrong, for the message.
+        name: The unknown name.
+        settings: The settings that are allowed there.
+    """
+    keys = {setting.flag.removeprefix("--"): setting.key for setting in settings}
+    flag = name.removeprefix("--").replace("_", "-")
+    keys |= {key: key for key in keys.values()}
+    near = [flag] if flag in keys else nearest(name, keys)
+    return ConfigError(what, f"Did you mean {keys[near[0]]}?" if near else _LIST)
 
 
 def _leaves(
@@ -325,7 +335,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(what, f"Did you mean {near[0]}?")
     if len(names) <= _MAX_LISTED:
         return ConfigError(what, f"There are: {', '.join(names)}")
-    return ConfigError(what, "`sentinel config init -` prints all settings.")
+    return ConfigError(what, _LIST)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

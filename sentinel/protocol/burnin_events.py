@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import Progress
 
@@ -186,18 +185,6 @@ BurninEvent = (
 EVENT_KINDS: Mapping[str, type[BurninEvent]] = {
     kind.name: kind for kind in typing.get_args(BurninEvent)
 }
-
-
-def parse_event(row: Mapping[str, Any]) -> BurninEvent | None:
-    """Build the value of an event of the log, or return None for another event.
-
-    Raises:
-        DecodeError: A field is missing or of a wrong type.
-    """
-    kind = EVENT_KINDS.get(row["event"])
-    if kind is PhaseEnded:
-        row = {**row, "work": row}
-    return None if kind is None else from_json(kind, row, row["event"])
 
 
 def fields_of(event: Published) -> dict[str, Any]:

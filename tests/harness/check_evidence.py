@@ -9,8 +9,8 @@ from typing import Any
 
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
+from sentinel.burnin.former_runs import Former
 from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
-from sentinel.burnin.run_folder import Former
 from sentinel.config.plan import Phase
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters, NvLink

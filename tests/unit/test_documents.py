@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from sentinel.cli.daemon.run import command
 from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import SETTINGS
 from sentinel.fleet.fleet_checks import CHECKS as FLEET_CHECKS
+from sentinel.protocol.burnin_events import Published
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from tests.harness.programs import run_program
@@ -37,6 +39,11 @@ WRITTEN_LATER = ROOT / "docs" / "internals/benchmarks.md"
 #: Folders below the root with generated files, and no documents of the project.
 MADE = {"build", "dist", "node_modules"}
 
+#: The names of the events that are published as values, by their class.
+TYPED = {kind.__name__: kind.name for kind in typing.get_args(Published)}
+#: Functions that pass the name of an event on, or that of a sample, which is no event.
+PASSING = {"gpu_event", "sample", "_published"}
+
 
 # --- events ----------------------------------------------------------------------------------
 
@@ -51,7 +58,7 @@ def architecture() -> tuple[str, str]:
 @cache
 def event_names() -> set[str]:
     """Collect the names of all events that the code publishes."""
-    found: set[str] = set()
+    found = {kind.name for kind in typing.get_args(Published)}
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text()
         if not re.search(r"event\(|Event\(", source):
@@ -62,11 +69,11 @@ def event_names() -> set[str]:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield every call except those in functions that pass a name on; a sample is no event."""
+    """Yield every call except those in functions that pass a name on."""
     passing = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name in {"gpu_event", "sample"}
+        if isinstance(node, ast.FunctionDef) and node.name in PASSING
     ]
     inside = {id(node) for function in passing for node in ast.walk(function)}
     for node in ast.walk(tree):
@@ -81,6 +88,8 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
             given = [keyword.value for keyword in keywords if keyword.arg == "name"]
         case ast.Call(func=ast.Name(id="gpu_event"), args=given):
             pass
+        case ast.Call(func=ast.Name(id=name)) if name in TYPED:
+            given = [ast.Constant(value=TYPED[name])]
         case _:  # threading.Event() among others
             return
     match given:

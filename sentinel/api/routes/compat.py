@@ -62,7 +62,7 @@ class _ConfigRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                code, detail = explain(error)
+                code, detail = explain(error, compat_schemas.ConfigChange.model_fields)
                 raise ProblemError(code, f"{detail} {compat_schemas.list_keys()}") from None
 
         return handle_errors
@@ -310,7 +310,7 @@ async def change_config(
     """
     changes = compat_schemas.as_settings(body)
     if changes:
-        await context.settings.change(by, changes)
+        await context.settings.change(by, changes, names=compat_schemas.NAMES)
     monitoring = _monitoring(request)
     monitoring.history_size = body.history_size or monitoring.history_size
     monitoring.interval_s = body.monitor_interval or monitoring.interval_s

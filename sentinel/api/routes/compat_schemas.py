@@ -177,6 +177,8 @@ _SETTINGS = {
 #: The number of each unit in one of Sentinel's.
 _FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
 _FIELDS = {setting.key: setting.field for setting in SETTINGS}
+#: The name there of each setting, by its key.
+NAMES = {key: name for name, (key, _) in _SETTINGS.items()}
 
 
 def as_settings(change: ConfigChange) -> dict[str, str]:

@@ -37,6 +37,8 @@ class Row:
     #: The rule that judges it; empty for a check with a function of its own.
     rule: str
     arguments: tuple[str, ...]
+    #: Whether its limits are no matter of taste.
+    is_of_correctness: bool
 
 
 def _action(values: Mapping[str, str], texts: Mapping[str, str]) -> Action:
@@ -65,7 +67,12 @@ def _load() -> tuple[dict[str, Action], dict[str, Row]]:
             limits={limit: _limit(text) for limit, text in values.get("limits", {}).items()},
             **{key: values.get(key, "") for key in ("title", "reads", "source", "rule", "unit")},
         )
-        rows[name] = Row(make=make, rule=rule, arguments=tuple(arguments))
+        rows[name] = Row(
+            make=make,
+            rule=rule,
+            arguments=tuple(arguments),
+            is_of_correctness=values.get("correctness", False),
+        )
     return actions, rows
 
 

@@ -17,7 +17,7 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, steady_phases
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.peer_checks import IN_MEMORY, compared_phases, rates_of
-from sentinel.burnin.run_folder import Former
+from sentinel.burnin.former_runs import Former
 
 TABLE = Table()
 

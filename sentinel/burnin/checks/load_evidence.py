@@ -10,9 +10,9 @@ from itertools import pairwise
 from sentinel.burnin.checks.check import Unjudged, untested
 from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
+from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
-from sentinel.burnin.run_folder import Former
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.counters import Counters
 

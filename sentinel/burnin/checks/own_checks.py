@@ -30,8 +30,9 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
+from sentinel.burnin.former_runs import former_runs
 from sentinel.burnin.record import GpuRecord
-from sentinel.burnin.run_folder import RunFolder, former_runs
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError

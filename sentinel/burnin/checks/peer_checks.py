@@ -27,8 +27,8 @@ from sentinel.burnin.checks.peers import (
     peers_of,
     usual_rate,
 )
+from sentinel.burnin.former_runs import is_copy
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import is_copy
 from sentinel.config.plan import Phase
 
 TABLE = Table()

@@ -27,10 +27,11 @@ from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
 from sentinel.burnin.checks.node_report import MOMENT
 from sentinel.burnin.checks.thresholds_file import recorded
+from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
 from sentinel.burnin.loading import load
 from sentinel.burnin.record import GpuRecord
-from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
+from sentinel.burnin.run_folder import RunFolder, lines, read_object
 from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Plan

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sentinel.burnin.checks.catalogue import CATALOGUE
 from sentinel.burnin.checks.check import Comparison, Limit, Limits, Thresholds
 from sentinel.burnin.checks.xid_checks import NVLINK5
 from sentinel.config.toml_text import parse_toml
@@ -36,16 +37,7 @@ XID_VERDICTS = ("fail", "warn", "pass")
 
 #: The checks whose limits are no matter of taste: a result was wrong, or a card is broken or gone.
 #: Without them, nothing is proved.
-CORRECTNESS = frozenset(
-    {
-        *("results.wrong", "results.finding", "daemon.findings", "links.data"),
-        *("golden.stored", "golden.peers", "fleet.golden"),
-        *("ecc.uncorrected", "ecc.uncorrected_new", "ecc.uncorrected_lifetime_new"),
-        *("memory.sram_threshold", "memory.sram_uncorrected_new", "memory.remap_failed"),
-        *("memory.remapped_uncorrected_new", "memory.unrepairable", "memory.repair_new"),
-        *("node.inventory", "node.known", "node.tested"),
-    }
-)
+CORRECTNESS = frozenset(name for name, row in CATALOGUE.items() if row.is_of_correctness)
 
 
 def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:

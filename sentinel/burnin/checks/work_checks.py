@@ -18,8 +18,8 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, steady_phases
 from sentinel.burnin.checks.peer_checks import equals_of
 from sentinel.burnin.checks.peers import MIN_PEERS, usual_rate
+from sentinel.burnin.former_runs import is_copy
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
-from sentinel.burnin.run_folder import is_copy
 from sentinel.protocol.stressor import LinkPart
 
 TABLE = Table()

@@ -22,7 +22,8 @@ from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.request import RunRequest
 from sentinel.burnin.resume import check_own, flags_to_resume, simulated_gpus, single_to_resume
 from sentinel.burnin.run import NOT_OF_A_RUN
-from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, read_object
+from sentinel.burnin.run_files import new_folder
+from sentinel.burnin.run_folder import RunFolder, find_run, read_object
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status, verbose_option
 from sentinel.cli.daemon.burnin_record import record, start_recorder
 from sentinel.cli.daemon.run import account_of

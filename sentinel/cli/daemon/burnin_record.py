@@ -24,7 +24,7 @@ from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.request import RunRequest, decode, encode, plan_of
 from sentinel.burnin.run import cancel_run, record_run
-from sentinel.burnin.run_folder import register
+from sentinel.burnin.run_files import register
 from sentinel.burnin.verdict import exit_code
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel

@@ -83,9 +83,15 @@ def read_shown(
 
 
 def _order(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> tuple[str, ...] | None:
-    """List the UUIDs that this process can see, in CUDA's order; None if CUDA does not answer."""
+    """List the UUIDs that this process can see, in CUDA's order.
+
+    Returns:
+        None if CUDA does not answer, or if that does not matter.
+    """
     if simulated:
         return pci_order(Registry(default_folder()).gpus()) or None
+    if not needs_cuda_order(value) and not value.startswith("GPU-"):
+        return None  # shows no GPU
     if {gpu.uuid for gpu in managed}.issuperset(value.split(",")):
         return None  # whole UUIDs, of which CUDA knows nothing more
     return cuda_order_of_this_host()

@@ -140,12 +140,12 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        ({"id": "a b"}, "path.id"),
-        ({"size": 0}, "body.size"),
-        ({"size": "40GiB"}, "body.size"),
+        ({"id": "a b"}, 'id: "a b" is not allowed'),
+        ({"size": 0}, "size: 0 is not above 0"),
+        ({"size": "40GiB"}, 'size: "40GiB" is not a whole number'),
         ({"gpu": "all"}, "'all' means 2 GPUs; name one"),
         ({"pid": 2**31 - 1}, "process 2147483647 is not visible"),
-        ({"gpus": ["0"]}, "body.gpus"),
+        ({"gpus": ["0"]}, "gpus: there is no such field; did you mean gpu?"),
     ],
 )
 def test_an_invalid_request_is_refused_with_its_field(

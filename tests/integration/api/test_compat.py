@@ -365,8 +365,8 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
     ("change", "expected"),
     [
         ({"temp_max": 80}, "The keys are: temp_optimal, temp_normal,"),
-        ({"temp_throttle": "hot"}, "body.temp_throttle"),
-        ({"temp_throttle": 500}, "500"),
+        ({"temp_throttle": "hot"}, 'temp_throttle: "hot" is not a number'),
+        ({"temp_throttle": 500}, "temp_throttle: '500' is out of range"),
         (
             {"temp_optimal": 64.123456789},
             "'64.123456789' is not a temperature; write degrees Celsius",
@@ -375,12 +375,13 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
         ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
         (
             {"temp_throttle": 70},
-            "throttle.temp_throttled_from must be below throttle.temp_critical_from",
+            "temp_normal is 75 and temp_throttle is 70\ntemp_normal must be below temp_throttle",
         ),
-        ({"monitor_interval": 0}, "body.monitor_interval"),
-        ({"temp_optimal": None}, "body.temp_optimal: Value error, null is not a number"),
-        ({"history_size": None}, "body.history_size: Value error, null is not a number"),
-        ({"history_size": 0}, "body.history_size"),
+        ({"temp_thottle": 70}, "temp_thottle: there is no such field; did you mean temp_throttle?"),
+        ({"monitor_interval": 0}, "monitor_interval: 0 is below 1"),
+        ({"temp_optimal": None}, "temp_optimal: null is not a number"),
+        ({"history_size": None}, "history_size: null is not a number"),
+        ({"history_size": 0}, "history_size: 0 is below 1"),
     ],
 )
 def test_an_invalid_change_is_refused_with_its_field_and_changes_nothing(

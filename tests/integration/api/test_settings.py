@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,22 +119,33 @@ def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiSer
     ("settings", "more", "why"),
     [
         ({"powr": "200W"}, {}, "Did you mean power?"),
-        ({"poll": "never"}, {}, "--poll: 'never'"),
+        ({"poll": "never"}, {}, "poll: 'never'"),
         ({"util.target": "900%"}, {}, "900%"),
-        ({"power": "much"}, {"gpus": ["0"]}, f"--power for {UUIDS[0][:12]}: 'much'"),
+        ({"power": "much"}, {"gpus": ["0"]}, f"power for {UUIDS[0][:12]}: 'much'"),
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"workload": "holt"}, {"save": True}, "Did you mean hold?"),
         ({"workload": "gemm:size=banana"}, {}, "size='banana' is not a whole number; its options"),
         ({"workload": "gemm:sise=64"}, {"gpus": ["0"]}, "gemm has no option 'sise'; its options"),
-        ({}, {}, "settings"),
+        ({}, {}, "settings is empty."),
+        ({"memory": "50%"}, {}, "there is no setting 'memory'\nDid you mean memory.target?"),
+        ({"--util": "50%"}, {}, "there is no setting '--util'\nDid you mean util.target?"),
+        ({"power": 200}, {}, "settings['power']: 200 is not text."),
+        ({"power": "200W"}, {"gpu": ["0"]}, "gpu: there is no such field; did you mean gpus?"),
+        ({"power": "200W"}, {"save": "yes"}, 'save: "yes" is not true or false.'),
+        (
+            {"throttle.temp_critical_from": "70"},
+            {},
+            "throttle.temp_throttled_from must be below throttle.temp_critical_from",
+        ),
     ],
 )
 def test_an_invalid_change_changes_and_saves_nothing(
-    api: ApiServer, settings: dict[str, str | None], more: dict[str, Any], why: str
+    api: ApiServer, settings: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
     refused = change(api, settings, **more)
     assert refused.status == 422
     assert why in refused.body["detail"]
+    assert not re.search(r"body|Input|(?<!')--(?!help)", refused.body["detail"])
     assert api.commands == []
     assert change(api, {"power": "200W"}, gpus=["7"]).body["code"] == "no_such_gpu"
 

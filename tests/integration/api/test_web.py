@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert (held.indices, held.reason) == ((1,), HOSTILE)
+        assert held.until is not None
+        assert held.until - held.since == timedelta(hours=1), "unless another length is chosen"
         assert f"for {HOSTILE}" in daemon.run("status")
         page.wait_until(f"{state(1)} === 'reserved'")
         assert HOSTILE in page.evaluate(words(1))
@@ -112,6 +115,13 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.press("Enter")
         eventually(lambda: not daemon.client.status().reservations)
         page.wait_until(f"{state(1)} === 'occupied'")
+        page.evaluate("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
+        page.evaluate("document.querySelector('#reserve-dialog [name=seconds]').value = 'null'")
+        page.evaluate("document.querySelector('#reserve-dialog [name=reason]').focus()")
+        page.press("Enter")
+        page.wait_until("!document.querySelector('dialog[open]')")
+        (held,) = daemon.client.status().reservations
+        assert held.until is None, "until the user ends it, as chosen"
 
 
 def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrome: Browser) -> None:

@@ -16,6 +16,7 @@ import pytest
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
+from sentinel.burnin.request import RunRequest, encode
 from sentinel.burnin.run_folder import read_object
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
@@ -397,9 +398,13 @@ def test_a_run_without_an_event_has_a_verdict_without_a_date(daemon: Daemon) -> 
 def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) -> None:
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
-    order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
-    order |= {"state": str(daemon.places.state)}
-    order |= {"socket": daemon.client.address.socket, "simulated": str(daemon.host.folder)}
+    request = RunRequest(
+        folder=str(burnin.folder),
+        plan=burnin.plan.read_text(),
+        state=str(daemon.places.state),
+        simulated=str(daemon.host.folder),
+        socket=daemon.client.address.socket,
+    )
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C
     with subprocess.Popen(
@@ -409,7 +414,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
         stderr=subprocess.DEVNULL,
     ) as recorder:
         os.close(writer)
-        recorder.communicate(json.dumps(order).encode(), TIMEOUT_S)
+        recorder.communicate(encode(request), TIMEOUT_S)
     assert recorder.returncode != ExitCode.OK
     log = (daemon.host.folder / "sentinel.log").read_text()
     assert "burnin.run_started" in log

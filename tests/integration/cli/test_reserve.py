@@ -113,6 +113,8 @@ def test_a_number_is_a_gpu_of_the_job_and_not_of_the_daemon(
     code, out, err = run(daemon, "exec", "--socket", socket, "--count", "1", *PRINT)
     assert (code, out) == (2, "")
     assert "CUDA does not report which GPUs these numbers are" in err
+    assert "`sentinel status --list`" in err
+    assert daemon.host.uuid(2) in daemon.run("status", "--list", "--socket", socket)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", daemon.host.uuid(2))
     code, out, _ = run(daemon, "exec", "--socket", socket, "--count", "1", *PRINT)
     assert (code, out.strip()) == (0, daemon.host.uuid(2))

@@ -118,6 +118,7 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
         ("90s", 90.0),
         ("2h", 7200.0),
         ("7d", 7 * 86400.0),
+        ("45s", 45.0),
         (datetime.fromtimestamp(NOW - 60, UTC).isoformat(), 60.0),
         ("2026-09-21T14:13:20+02:00", NOW - 1_789_992_800.0),
         (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # clocks may differ slightly

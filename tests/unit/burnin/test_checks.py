@@ -6,7 +6,9 @@ A row is the check, what differs from a healthy GPU, the status and the value (`
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields, replace
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -580,6 +582,10 @@ def test_every_declaration_is_complete() -> None:
         Table(CHECKS, CHECKS)
     tables = (CHECKS, workload_checks.TABLE, fleet_checks.CHECKS)
     assert CATALOGUE.keys() == frozenset().union(*(table.ids for table in tables))
+    keys = {"title", "reads", "source", "do", "severity", "action", "limits", "correctness"}
+    text = resources.files("sentinel.burnin.checks").joinpath("checks.toml").read_text()
+    for name, values in tomllib.loads(text)["checks"].items():
+        assert values.keys() <= keys | {"rule", "unit", "judge"}, name
 
 
 def test_a_check_judges_every_evidence_of_its_class() -> None:

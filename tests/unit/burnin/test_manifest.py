@@ -179,7 +179,7 @@ def test_a_fail_stands_where_a_copy_has_nothing_to_compare_with(
 
 
 def test_a_run_that_goes_on_has_no_manifest_of_its_former_part(folder: RunFolder) -> None:
-    from sentinel.burnin.run_folder import reopen
+    from sentinel.burnin.run_files import reopen
     from sentinel.diagnostics.counters import CountersResult
 
     folder.signature.write_text("former")

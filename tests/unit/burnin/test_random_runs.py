@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -98,8 +99,9 @@ def disturb(world: World, disturbance: Disturbance) -> None:
 def done(run: RandomRun) -> tuple[World, Plan]:
     """Run a plan to its end."""
     plan = Plan(name="random", phases=tuple(run.phases))
-    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=run.fail_fast)
-    world = World(gpus=2, config=config, tick=0.25)
+    world = World(gpus=2, config=Config(rearm=1.0, rearm_longest=1.0, plan=plan), tick=0.25)
+    begun = Burnin(fail_fast=run.fail_fast)
+    world.state = world.state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=begun))
     for fake in world.gpus.values():
         fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
     for disturbance in run.disturbances:
@@ -138,11 +140,17 @@ def check_equal(counted: Burnin, record: GpuRecord) -> None:
 
 def check_run(run: RandomRun) -> None:
     world, plan = done(run)
-    records = load(plan, rows(world), [])
+    found = list(rows(world))
+    records = load(plan, found, [])
+    assert records.keys() == world.gpus.keys()
+    # The end of a phase sums up: whatever else was lost, its work is not.
+    ends = [row for row in found if row["event"] in {"burnin.run_started", "burnin.phase_ended"}]
+    sums = load(plan, ends, [])
     for uuid, gpu_state in world.state.gpu_states.items():
         assert gpu_state.burnin is not None
         check_equal(gpu_state.burnin, records[uuid])
-    assert records.keys() == world.gpus.keys()
+        works = [phase.work for phase in records[uuid].phases]
+        assert [phase.work for phase in sums[uuid].phases] == works
 
 
 @given(RUNS)

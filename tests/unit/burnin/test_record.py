@@ -194,6 +194,21 @@ def test_two_newcomers_in_a_row_are_two_interruptions() -> None:
     assert found.phases[0].stretches == [(2.0, 3.0), (5.0, 6.0)]
 
 
+def test_a_cause_before_the_start_of_a_stressor_did_not_end_its_stretch() -> None:
+    """Its failure is reported once it has ended: after the end of the stretch."""
+    found = record(
+        *BEGUN[:2],
+        event("gpu.unknown", 3.0, reason="lost"),
+        event("burnin.interrupted", 3.0, phase="one", stretch_s=0.0),
+        event("stressor.starting", 6.0),
+        event("stressor.ready", 8.0),
+        event("burnin.interrupted", 9.0, phase="one", stretch_s=0.0),
+        event("stressor.failed", 9.2, reason="it broke"),
+    )
+    causes = ["the GPU could not be read", "the stressor failed"]
+    assert [one.cause for one in found.interruptions] == causes
+
+
 @pytest.mark.parametrize("last", ["last", "work"])
 def test_samples_that_were_cut_off_are_not_complete(last: str) -> None:
     samples = ({"event": last, "at": 1.0, "gpu": None},)

@@ -22,7 +22,8 @@ from sentinel.burnin.resume import (
     single_to_resume,
 )
 from sentinel.burnin.run import recorded_settings, until_end
-from sentinel.burnin.run_folder import RunFolder, complete, read_object, reopen
+from sentinel.burnin.run_files import complete, reopen
+from sentinel.burnin.run_folder import RunFolder, read_object
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream

@@ -15,18 +15,10 @@ import pytest
 from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
+from sentinel.burnin.former_runs import former_runs
 from sentinel.burnin.resume import earlier_work
-from sentinel.burnin.run_folder import (
-    RunFolder,
-    drop_torn_line,
-    find_run,
-    former_runs,
-    lines,
-    new_folder,
-    new_run,
-    read_object,
-    register,
-)
+from sentinel.burnin.run_files import new_folder, new_run, register
+from sentinel.burnin.run_folder import RunFolder, drop_torn_line, find_run, lines, read_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 from sentinel.host import last_verdicts

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import typing
+from dataclasses import fields
 
 import pytest
 
+from sentinel.protocol.burnin_events import (
+    EVENT_KINDS,
+    BurninEvent,
+    PhaseEnded,
+    Published,
+    fields_of,
+)
 from sentinel.protocol.events import EVENTS, HOST_EVENTS
 from tests.harness.gpu_environment import ROOT
 
@@ -28,3 +37,13 @@ def test_an_event_about_the_host_has_no_gpu_and_every_other_has_one(
 def test_every_event_about_the_host_is_in_the_catalogue() -> None:
     assert set(EVENTS) >= HOST_EVENTS
     assert not HOST_EVENTS & SOMETIMES
+
+
+@pytest.mark.parametrize("kind", EVENT_KINDS.values(), ids=EVENT_KINDS)
+def test_a_typed_event_has_the_fields_of_its_table(kind: type[BurninEvent]) -> None:
+    """What the supervisor publishes has all of them; what is only read has those it needs."""
+    declared = {field.name for field in EVENTS[kind.name].fields}
+    own = {field.name for field in fields(kind)}
+    if kind is PhaseEnded:
+        own = set(fields_of(PhaseEnded(phase="one")))
+    assert own == declared if kind in typing.get_args(Published) else own <= declared

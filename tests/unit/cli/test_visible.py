@@ -1,0 +1,86 @@
+"""Numbers in CUDA_VISIBLE_DEVICES are those of this process, and are compared by UUID."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from sentinel.cli.daemon import visible
+from sentinel.cli.daemon.visible import restrict
+from sentinel.client import Status
+from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.protocol.gpu import Gpu
+
+A, B, C = UUIDS = tuple(f"GPU-{letter * 8}" for letter in "abc")
+#: A GPU of this host that the daemon does not manage.
+OTHER = "GPU-dddddddd"
+
+
+def _status() -> Status:
+    gpus = tuple(
+        Gpu(uuid=uuid, index=index, name="H200", pci_bus_id=f"0:{index}", memory_total=1)
+        for index, uuid in enumerate(UUIDS)
+    )
+    daemon = SimpleNamespace(simulated=False)
+    return cast("Status", SimpleNamespace(gpus=gpus, daemon=daemon))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...] | None]:
+    """Return the list of what CUDA will answer this process, one answer for each query."""
+    answers: list[tuple[str, ...] | None] = []
+    monkeypatch.setattr(visible, "cuda_order_of_this_host", lambda: answers.pop(0))
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("seen", "value", "shown"),
+    [
+        ((C,), "0", {C}),  # the only card of a container
+        ((C, A, B), "0,1", {C, A}),  # CUDA has the fastest first
+        ((OTHER, A, B), "0,1,2", {A, B}),
+        ((A, OTHER, C), f"{OTHER},{C[:7]}", {C}),
+        (None, C[:7], {C}),  # its beginning is as good where CUDA does not answer
+    ],
+)
+def test_visible_gpus_are_those_of_this_process_that_the_daemon_has(
+    cuda: list[tuple[str, ...] | None], seen: tuple[str, ...] | None, value: str, shown: set[str]
+) -> None:
+    cuda.append(seen)
+    count, left = restrict(_status(), value, 1, ())
+    assert (count, set(left)) == (1, shown)
+
+
+@pytest.mark.parametrize("value", [f"{C},{A}", B])
+def test_whole_uuids_need_no_answer_of_cuda(cuda: list[tuple[str, ...] | None], value: str) -> None:
+    assert cuda == [], "a query would fail"
+    assert set(restrict(_status(), value, 1, ())[1]) == set(value.split(","))
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "MIG-5a1d1b60"])
+def test_values_that_show_no_gpu_need_no_answer_of_cuda(
+    cuda: list[tuple[str, ...] | None], value: str
+) -> None:
+    assert cuda == [], "a query would fail"
+    with pytest.raises(NoSuchGpuError, match="shows none of this daemon"):
+        restrict(_status(), value, 1, ())
+
+
+def test_numbers_that_cuda_does_not_explain_are_refused(
+    cuda: list[tuple[str, ...] | None],
+) -> None:
+    cuda.append(None)
+    with pytest.raises(ConfigError, match="does not report which GPUs these numbers are"):
+        restrict(_status(), "0", 1, ())
+
+
+def test_cards_of_which_the_daemon_has_none_are_refused(
+    cuda: list[tuple[str, ...] | None],
+) -> None:
+    cuda += [(OTHER,), (OTHER, A)]
+    with pytest.raises(NoSuchGpuError, match="shows none of this daemon"):
+        restrict(_status(), "0", 1, ())
+    with pytest.raises(NoSuchGpuError, match=r"GPU 0-1 requested, but .* shows GPU 0 of this"):
+        restrict(_status(), "0,1", None, ("0", "1"))
