@@ -33,7 +33,7 @@ from sentinel.api.supervisor_link import (
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import verified_store
 from sentinel.host.paths import shared_folder
-from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
@@ -92,6 +92,7 @@ class ApiContext:
         shared = shared_folder(state)
         self.reservation_writer = StoreWriter(RESERVATIONS, state, self.report_warning)
         self.session_writer = StoreWriter(SESSIONS, state, self.report_warning)
+        self.fault_writer = StoreWriter(FAULTS, state, self.report_warning)
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -134,6 +135,7 @@ class ApiContext:
         match message:
             case HostView():
                 self.views.update(message)
+                self.fault_writer.update(message.known_faults)
                 self.grants.update()
                 self._watch.watch(_bound(message))
             case GpuView():

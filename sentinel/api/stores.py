@@ -1,4 +1,4 @@
-"""What outlives the daemon, in files: reservations, sessions, verified work; and verdicts."""
+"""What outlives the daemon, in files: reservations, sessions, faults, work; and verdicts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from sentinel.host.timed_file import Clocks, TimedFile
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import GpuView, Reservation, Session, VerifiedCounts
+from sentinel.protocol.views import (
+    GpuView,
+    KnownFaults,
+    Reservation,
+    Session,
+    VerifiedCounts,
+)
 
-T = TypeVar("T", Reservation, Session)
+T = TypeVar("T", Reservation, Session, KnownFaults)
 
 #: The pause after a failed write.
 _RETRY_S = 5.0

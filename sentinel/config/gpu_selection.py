@@ -211,8 +211,14 @@ def present(selectors: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def _matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return every GPU that one selector matches; a prefix may match several."""
-    return tuple(gpu for gpu in gpus if is_named(gpu, selector))
+    """Return every GPU that one selector matches; a prefix may match several.
+
+    A number that nvidia-smi has given to another GPU is that one's.
+    """
+    matches = tuple(gpu for gpu in gpus if is_named(gpu, selector))
+    if len(matches) > 1 and selector.isdigit():
+        matches = tuple(gpu for gpu in matches if not gpu.renumbered) or matches
+    return matches
 
 
 def _choices(gpus: Sequence[Gpu]) -> str:

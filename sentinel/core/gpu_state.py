@@ -414,6 +414,8 @@ class GpuState:
     faults: tuple[GpuFault, ...] = ()
     #: The XIDs that mean a hardware fault, since the last reset or acknowledgement.
     fault_xids: frozenset[int] = frozenset()
+    #: The energy when the last of them came, in joules; less than that shows a reset.
+    fault_energy_j: float | None = None
     #: So many uncorrectable memory errors are acknowledged.
     known_uncorrectable: int = 0
     #: By id.

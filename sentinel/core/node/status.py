@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.services import DEBUG
-from sentinel.core import attribution, child_facts, health
+from sentinel.core import attribution, child_facts, faults, health
 from sentinel.core.attribution import foreign_memory
 from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
@@ -182,6 +182,7 @@ def host_view(state: State, now: float, host: Host) -> HostView:
         allocations=tuple(state.allocations.values()),
         burnin=burnin.run_view(state),
         expected_gpus=state.config.expect_gpus,
+        known_faults=tuple(filter(None, map(faults.known, state.gpu_states.values()))),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 

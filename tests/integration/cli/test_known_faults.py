@@ -95,3 +95,16 @@ def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> No
     eventually(lambda: daemon.gpu().faults == ())
     again = daemon.run_unchecked("health", "--acknowledge", "0", "--reason", "again")
     assert again.code != 0
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
+    daemon.start(2, "--paused")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    PLANT[kind][0](daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    before = daemon.gpu(1).faults
+    daemon.run("restart")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    assert daemon.gpu(1).faults == before
+    assert daemon.run_unchecked("health").code == 1
