@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import commands, grants
+from sentinel.core.node import commands, grants, reservation_queue
 from sentinel.core.node.grants import QUEUE
 from sentinel.core.node.reservation_queue import choose
 from sentinel.core.observation import ApiFacts, Observation
-from sentinel.core.state import State
+from sentinel.core.state import State, reservation_of
 from sentinel.core.step import SendTo, Step, chain
 from sentinel.protocol.commands import (
     LEASE_S,
@@ -349,6 +349,24 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
     assert set(world.state.reservations) == {"b"}
     assert waiting() == []
     assert "waited_s" in world.events("gpu.reserved")[-1].fields
+
+
+def test_a_full_queue_reads_each_gpu_once_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick comes before each newcomer, and a wait may have no end."""
+    node = busy_node()
+    for number in range(QUEUE.total):
+        owner = replace(ALICE, uid=number)
+        node.reserve(f"r{number}", count=1, by=replace(owner, level=Level.OWN))
+    assert len(node.waiting) == QUEUE.total
+    reads: list[str] = []
+
+    def count(state: State, uuid: str) -> Reservation | None:
+        reads.append(uuid)
+        return reservation_of(state, uuid)
+
+    monkeypatch.setattr(reservation_queue, "reservation_of", count)
+    node.step(1.0)
+    assert sorted(reads) == [gpu.uuid for gpu in GPUS]
 
 
 # --- properties ------------------------------------------------------------------------------
