@@ -35,7 +35,7 @@ from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
 from sentinel.host.procfs import read_usage
 from sentinel.host.regular_file import count_set_aside
-from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS
 from sentinel.host.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec, Level
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
@@ -136,6 +136,7 @@ class DaemonCollector(Collector):
         self._state_files = (
             state / RESERVATIONS.name,
             state / SESSIONS.name,
+            state / FAULTS.name,
             state / HISTORY_FILE,
             shared_folder(state) / verified_store.NAME,
         )
