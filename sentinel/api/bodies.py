@@ -62,6 +62,7 @@ AllocationId = Annotated[
     str,
     Field(pattern=_NAME, description="The allocation's id: letters, digits and `._:-`."),
 ]
+Bound = Annotated[bool, Field(description="End it with the calling process; Unix socket only.")]
 SettingText = Annotated[str, Field(max_length=4096)]
 
 
@@ -164,9 +165,7 @@ class BurninRequest(RequestModel):
     fail_fast: bool = Field(
         default=False, description="A GPU on which an error was found does no more of the plan."
     )
-    bound: bool = Field(
-        default=False, description="End it with the calling process; Unix socket only."
-    )
+    bound: Bound = False
     done: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         max_length=128,
@@ -189,9 +188,7 @@ class ReservationRequest(RequestModel):
     wait_s: WaitS | None = Field(
         default=30.0, description="Maximum wait in seconds; null is no limit."
     )
-    bound: bool = Field(
-        default=False, description="End it with the calling process; Unix socket only."
-    )
+    bound: Bound = False
 
 
 class AllocationRequest(RequestModel):

@@ -350,8 +350,8 @@ class _GpuMetrics:
                 self.add("clocks_event_reason", reason in telemetry.reasons, reason)
 
     def _add_state(self, name: str, states: Sequence[str], state: str) -> None:
-        for fromkey in dict.fromkeys((*states, state)):
-            self.add(name, fromkey == state, str(fromkey))
+        for known in dict.fromkeys((*states, state)):
+            self.add(name, known == state, str(known))
 
     def _fresh(self, at: float | None) -> bool:
         return at is not None and self._now - at < MAX_AGE_S

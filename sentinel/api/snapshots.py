@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
-from sentinel.config.gpu_selection import select_gpus
+from sentinel.config.gpu_selection import gpus_of, select_gpus
 from sentinel.host.last_verdicts import LastVerdict
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
@@ -142,17 +142,7 @@ class Views:
         Raises:
             ProblemError: They are not known yet.
         """
-        return tuple(
-            Gpu(
-                uuid=view.uuid,
-                index=view.index,
-                name=view.name,
-                pci_bus_id=view.pci_bus_id,
-                memory_total=view.memory_total,
-                renumbered=view.renumbered,
-            )
-            for view in self.gpus
-        )
+        return gpus_of(self.gpus)
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``condition`` is true; return False at ``deadline``, of the monotonic clock.

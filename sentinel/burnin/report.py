@@ -292,7 +292,8 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "detection_power": detection_power(record, coverage),
         "longest_contiguous_s": max((phase.work.longest for phase in record.phases), default=0.0),
         "duty": _duty(record, time),
-        "thermal_cycles": _thermal_cycles(record),
+        # How often it became warm in a steady phase, after it had ended another load.
+        "thermal_cycles": len(record.named("burnin.warm")),
         "findings": [dict(finding) for finding in record.named("stressor.finding")],
         "golden_checksums": _golden_checksums(record),
         "counters": {
@@ -389,8 +390,3 @@ def _duty(record: GpuRecord, time: Span) -> float | None:
     """Compute the share of the run's time in which work was done that counts."""
     counted = sum(phase.work.seconds for phase in record.phases)
     return counted / time.seconds if time.seconds else None
-
-
-def _thermal_cycles(record: GpuRecord) -> int:
-    """Count how often the GPU became warm in a steady phase, after it had ended another load."""
-    return len(record.named("burnin.warm"))

@@ -214,6 +214,10 @@ def thinned(
     Returns:
         The times since the start of the span, and the values.
     """
+
+    def column_of(point: Point) -> int:
+        return min(int((point[0] - span.first) / span.seconds * COLUMNS), COLUMNS - 1)
+
     digits = 1 if span.seconds < COLUMNS else 0
     times: list[float] = []
     values: list[float | None] = []
@@ -221,17 +225,12 @@ def thinned(
         if times:
             times.append(times[-1])
             values.append(None)
-        for _, column in itertools.groupby(points, lambda point: _column(point[0], span)):
+        for _, column in itertools.groupby(points, column_of):
             found = sorted(column, key=lambda point: point[1])
             for at, value in sorted({found[0], found[-1]}):
                 times.append(_short(round(at - span.first, digits)))
                 values.append(_short(float(f"{value:.4g}")))
     return times, values
-
-
-def _column(at: float, span: Span) -> int:
-    """Compute the column of a time."""
-    return min(int((at - span.first) / span.seconds * COLUMNS), COLUMNS - 1)
 
 
 def _unbroken(segment: Sequence[Point]) -> Iterator[Sequence[Point]]:

@@ -320,9 +320,6 @@ class FleetFollower:
         self._cost_s = time.monotonic() - begin
         return merge(nodes, tasks, progress, verdicts)
 
-    def _is_cancelled(self) -> bool:
-        return self._folder.cancelled.exists()
-
     @property
     def pause_s(self) -> float:
         """How long to wait before the next look."""
@@ -339,7 +336,7 @@ class FleetFollower:
             return None
         self.engine_error = None
         self._has_answered = True
-        if any(task.awaits_turn for task in tasks.values()) and not self._is_cancelled():
+        if any(task.awaits_turn for task in tasks.values()) and not self._folder.cancelled.exists():
             try:  # also if the task whose turn it was to do so was killed
                 self._engine.advance(self.run)
             except EngineError as error:  # the tasks are known all the same

@@ -21,6 +21,9 @@ _BINDING = "nvidia-ml-py"
 #: Where a distribution lists its files, each in its own way.
 _LISTS = ("RECORD", "installed-files.txt", "SOURCES.txt")
 
+#: The files that are the module ``pynvml``, or the heart of a package.
+_MODULE = {"pynvml.py", "pynvml/__init__.py"}
+
 #: From the first to the last of these drivers, the struct of a process differed under the same
 #: version number, so that a binding made for any other driver reads wrong PIDs
 #: (https://github.com/XuehaiPan/nvitop/pull/79).
@@ -127,12 +130,7 @@ def _module_files(one: metadata.Distribution) -> list[metadata.PackagePath]:
     """
     if not any("pynvml" in (one.read_text(name) or "") for name in _LISTS):
         return []
-    return [file for file in one.files or () if _is_the_module(str(file))]
-
-
-def _is_the_module(file: str) -> bool:
-    """Check whether a distribution's file is the module ``pynvml``, or the heart of a package."""
-    return file in {"pynvml.py", "pynvml/__init__.py"}
+    return [file for file in one.files or () if str(file) in _MODULE]
 
 
 #: By the oldest driver, newest first: the index with torch's builds, and the requirement.

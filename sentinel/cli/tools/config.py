@@ -252,7 +252,7 @@ def init(file: str | None, config: str | None) -> int:
     if named == "-":
         click.echo(new_file_text(), nl=False)
         return int(ExitCode.OK)
-    path = Path(named) if named else file_to_write(os.environ, os.getuid(), _home())
+    path = Path(named) if named else file_to_write(os.environ, os.getuid())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x") as opened:
@@ -350,10 +350,6 @@ def joined_errors(errors: list[ConfigError]) -> ConfigError:
     from sentinel.diagnostics.workload_catalog import joined
 
     return joined(errors)
-
-
-def _home() -> Path:
-    return Path(os.environ.get("HOME") or "/")
 
 
 # --- output ----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -66,7 +65,7 @@ def _configured_driver() -> str:
             folder for modules that another user can change.
     """
     check_search_path()
-    file = find_file(None, os.environ, Path(os.environ.get("HOME") or "/"))
+    file = find_file(None, os.environ)
     return checked(gather({}, os.environ, file)).driver
 
 

@@ -47,9 +47,8 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def located(*, goldens: str | None, config: str | None, simulated: bool, **values: Any) -> Any:
-        home = Path(os.environ.get("HOME") or "/")
         flags = from_flags({"goldens": goldens} if goldens is not None else {})
-        sources = gather(flags, os.environ, find_file(config, os.environ, home))
+        sources = gather(flags, os.environ, find_file(config, os.environ))
         folder = simulated_folder(chosen=simulated)
         path = locate(checked(sources).goldens, os.environ, folder)
         if path is None:
