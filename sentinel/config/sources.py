@@ -349,12 +349,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     family = [known_name for known_name in names if _first_word(known_name)[0] == first]
     if several and family:
         names = family
-    ratios = {known: _similarity(name, known) for known in names}
+    ratios = {known_name: _similarity(name, known_name) for known_name in names}
     least = max(_SIMILAR, max(ratios.values(), default=0.0) - _AS_SIMILAR)
-    ranked = sorted(
-        (ratio for ratio in ratios if ratios[ratio] >= least), key=lambda ratio: -ratios[ratio]
-    )
-    return ranked[:_MAX_FOUND]
+    similar = (known_name for known_name in ratios if ratios[known_name] >= least)
+    return sorted(similar, key=lambda known_name: -ratios[known_name])[:_MAX_FOUND]
 
 
 def _first_word(name: str) -> tuple[str, bool]:

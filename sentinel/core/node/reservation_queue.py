@@ -42,10 +42,9 @@ def waiting(state: State) -> Iterator[Reservation]:
 
 
 def why_waiting(state: State, request: Reservation) -> str:
-    """Explain why a request still waits, and at which place."""
+    """Explain why a request still waits."""
     _, why = choose(state, request, claims(state, before=request.id))
-    text = why or "the GPUs were not available"
-    return f"{text}; place {place(state, request.id)} in the queue"
+    return why or "the GPUs were not available"
 
 
 def place(state: State, id_: str) -> int:
@@ -72,10 +71,9 @@ def choose(
     needs_each = request.count == len(request.named)
     if len(free) < request.count:
         why = _summary([reason for reason in reasons if reason is not None])
-        return (
-            (),
-            why if needs_each else f"{len(free)} of {request.count} GPUs can be reserved: {why}",
-        )
+        if free and not needs_each:
+            why = f"only {len(free)} of {request.count} GPUs can be reserved: {why}"
+        return (), why
     if not needs_each:
         free.sort(key=_preference)
     return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count]), ""
