@@ -67,19 +67,30 @@ def local_level(peer: Peer, policy: AccessPolicy) -> Level:
     return policy.users
 
 
+#: What a client may do at a level below that of its request.
+_MAY = {
+    Level.NONE: "may not connect",
+    Level.READ: "may only look",
+    Level.OPERATE: "may operate, but not administer",
+}
+
+
 def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
-    """Explain a rejection: the needed level, that of the peer, and the settings that grant it."""
-    wants = f"This needs the level `{needed.name.lower()}`"
+    """Explain a rejection: what the peer may do, and who grants more with which settings."""
     if peer.via == "tcp":
         # Nothing grants more to the token of readers.
         return (
-            f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets the"
-            " level of the token in the file `token`, and of no other."
+            f"This token {_MAY[level]}; --access-tcp sets the level of the token in the file"
+            " `token`, and of no other."
         )
-    settings = "--socket-group and --access-group set it"
+    grant = "--socket-group GROUP --access-group administer"
     if needed <= Level.OPERATE:  # the highest that --access-users takes
-        settings = "--access-users, --socket-group and --access-group set it"
-    return f"{wants}, and {peer.caller(level)} has `{level.name.lower()}`; {settings}."
+        grant = f"--access-users {needed.name.lower()}"
+    owner = USER_NAMES.get(os.getuid()) or f"uid {os.getuid()}"
+    return (
+        f"{peer.caller(level)} {_MAY[level]}. Ask {owner}, who runs this daemon, for"
+        f" `sentinel start {grant}`."
+    )
 
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.

@@ -42,7 +42,7 @@ HEALTH_ORDER = tuple(GpuHealth)
 _OF_READING = (*RANGED, "utilization", "memory_used", "memory_foreign", "sm_clock_mhz")
 _CURRENT = ("held", "share", "iterations_per_s", "flops_per_s", "bytes_per_s")
 #: The maximum age of a GPU's figures.
-MAX_AGE_S = 5.0
+READING_MAX_AGE_S = 5.0
 #: Events without further information: the readings have the same figures.
 _NOT_RECORDED = {"gpu.status"}
 
@@ -264,9 +264,9 @@ class Recorder:
 
 def sample_of(view: GpuView) -> Sample:
     """Extract the figures of a view; old ones are unknown."""
-    is_fresh = view.read is not None and view.at - view.read < MAX_AGE_S
+    is_fresh = view.read is not None and view.at - view.read < READING_MAX_AGE_S
     telemetry = view.telemetry
-    if telemetry is not None and view.at - telemetry.at >= MAX_AGE_S:
+    if telemetry is not None and view.at - telemetry.at >= READING_MAX_AGE_S:
         telemetry = None
     figures: dict[str, float | None] = {
         name: getattr(view, name) for name in (*_CURRENT, *(_OF_READING if is_fresh else ()))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.api.history_recorder import (
-    MAX_AGE_S,
     MAX_GAP_S,
     MEANS,
     RANGED,
+    READING_MAX_AGE_S,
     SAMPLE_COLUMNS,
     Batch,
     Use,
@@ -128,7 +128,7 @@ _SUMMARY = ", ".join(
 # for its own second only. Before the first second is the last minute.
 _LAST_MINUTE = "(SELECT max(tick) FROM minutes AS minute WHERE minute.gpu = second.gpu)"
 _BEFORE = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {_LAST_MINUTE})"
-_IS_GAP = f"{_BEFORE} IS NULL OR tick - {_BEFORE} > {MAX_AGE_S}"
+_IS_GAP = f"{_BEFORE} IS NULL OR tick - {_BEFORE} > {READING_MAX_AGE_S}"
 _ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS energy_j"
 #: The seconds with their energy.
 SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"

@@ -27,7 +27,7 @@ from sentinel.api.bodies import CLOSE, ProblemError, problem
 from sentinel.api.counters import Counters, GpuCounters
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.metric_table import METRICS, Family
-from sentinel.api.snapshots import MAX_AGE_S, Views
+from sentinel.api.snapshots import STATE_MAX_AGE_S, Views
 from sentinel.api.turns import Turns
 from sentinel.host import verified_store
 from sentinel.host.last_verdicts import LastVerdict
@@ -354,7 +354,7 @@ class _GpuMetrics:
             self.add(name, known == state, str(known))
 
     def _fresh(self, at: float | None) -> bool:
-        return at is not None and self._now - at < MAX_AGE_S
+        return at is not None and self._now - at < STATE_MAX_AGE_S
 
     def _age(self, at: float | None) -> float | None:
         return None if at is None else max(0.0, self._now - at)

@@ -30,7 +30,7 @@ from sentinel.units import format_duration, format_indices, format_size
 T = TypeVar("T", bound=Grant)
 
 #: The maximum age of a healthy supervisor's views: it sends all of them once a second.
-MAX_AGE_S = 5.0
+STATE_MAX_AGE_S = 5.0
 
 
 class Views:
@@ -71,8 +71,8 @@ class Views:
 
     @property
     def fresh(self) -> bool:
-        """Whether there was an update within the last MAX_AGE_S seconds."""
-        return self._host is not None and time.monotonic() - self._updated < MAX_AGE_S
+        """Whether there was an update within the last STATE_MAX_AGE_S seconds."""
+        return self._host is not None and time.monotonic() - self._updated < STATE_MAX_AGE_S
 
     @property
     def host(self) -> HostView:

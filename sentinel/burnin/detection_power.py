@@ -192,8 +192,8 @@ def _formats(record: GpuRecord) -> set[str]:
         dtype = sample.values["dtype"]
         prepared[dtype] += 1
         for phase in record.phases:
-            is_one = phase.phase.workload.partition(":")[0] not in {"mixed", "units"}
-            if is_one and phase.work.checks and phase.has(sample.at):
+            has_one_format = phase.phase.workload.partition(":")[0] not in {"mixed", "units"}
+            if has_one_format and phase.work.checks and phase.has(sample.at):
                 names.add(dtype)
     return {name for name in DTYPES if name in names or begun[name] > prepared[name] > 0}
 

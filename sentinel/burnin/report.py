@@ -104,9 +104,9 @@ def why_not_resumed(header: Mapping[str, Any], plan: Plan, now: datetime) -> str
         return f"it was begun by version {header.get('version')}, this is {__version__}"
     if header.get("boot") != boot_id():
         return "the host was started again since"
-    then, torch = header["node"].get("torch"), torch_version()
-    if then not in {None, torch}:
-        return f"it was begun with torch {then}, this is {torch}"
+    recorded, installed = header["node"].get("torch"), torch_version()
+    if recorded not in {None, installed}:
+        return f"it was begun with torch {recorded}, this is {installed}"
     if header["plan"]["hash"] != plan.hash:
         return "its plan was changed"
     if plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:

@@ -67,10 +67,10 @@ def earlier_work(
     present = {counter.uuid: counter for counter in counters}
     found = {}
     for uuid, record in run.records.items():
-        before, is_ = record.before, present.get(uuid)
-        if before is None or is_ is None:
+        before, present_gpu = record.before, present.get(uuid)
+        if before is None or present_gpu is None:
             _refuse(where, f"GPU {record.index} ({uuid}) is not there any more")
-        changed = [name for name in _SAME if getattr(before, name) != getattr(is_, name)]
+        changed = [name for name in _SAME if getattr(before, name) != getattr(present_gpu, name)]
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
         found[uuid] = _earlier(record.phases)
@@ -210,16 +210,18 @@ def check_settings(folder: RunFolder, version: str, settings: Sequence[Mapping[s
         _refuse(where, f"the daemon has version {version}, this is {__version__}")
     begun, now = _of_the_work(begun_with(folder)), _of_the_work(settings)
     for key, gpu in sorted(begun.keys() | now.keys()):
-        then, is_ = begun.get((key, gpu)), now.get((key, gpu))
+        earlier, current = begun.get((key, gpu)), now.get((key, gpu))
         parse = next(setting.form.parse for setting in SETTINGS if setting.key == key)
-        if then and is_ and parse(then["value"]) == parse(is_["value"]):
+        if earlier and current and parse(earlier["value"]) == parse(current["value"]):
             continue
-        values = ["the default" if value is None else value["value"] for value in (then, is_)]
+        values = [
+            "the default" if value is None else value["value"] for value in (earlier, current)
+        ]
         name = key if not gpu else f"{key} of GPU {gpu}"
         raise ConfigError(
             f"{where}: it was begun with {name} = {values[0]}, and that is {values[1]} now",
-            f"Change it back: {is_['source']}"
-            if gpu and is_
+            f"Change it back: {current['source']}"
+            if gpu and current
             else "A run without a daemon has its own settings. To end the daemon: sentinel stop",
         )
 

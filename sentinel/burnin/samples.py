@@ -60,8 +60,7 @@ TELEMETRY_FIELDS = (
 )
 WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
 
-#: A plan up to this many seconds is sampled as often as it is read; a longer one so much more
-#: rarely.
+#: Plans up to this many seconds: every reading is a sample. Longer ones: proportionally fewer.
 _SECONDS_FOR_EVERY_SAMPLE = 7200.0
 #: How often a daemon reads telemetry, in seconds.
 _TELEMETRY_S = 1.0

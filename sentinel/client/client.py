@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ from sentinel.units import format_duration
 START_S, _POLL_S = 90.0, 0.02
 #: How long a daemon that ends may run after its API does not take commands any more, in seconds.
 _LAST_MOMENTS_S = 3.0
+#: The outcome of a stop that was waited for.
+_ENDED = "all GPUs are free, the daemon has ended"
 
 
 def connect(
@@ -159,11 +161,12 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             with contextlib.suppress(TimedOutError):
                 check = has_exited or exit_check(self, 0)
                 self._wait_until(check, min(wait, _LAST_MOMENTS_S), "ended")
-                return Outcome(text="the daemon has ended")
+                return Outcome(text=_ENDED)
             raise
-        if has_exited is not None:
-            self._wait_until(has_exited, wait, "ended")
-        return outcome
+        if has_exited is None:
+            return outcome
+        self._wait_until(has_exited, wait, "ended")
+        return replace(outcome, text=_ENDED)
 
     def restart(self, wait: float = START_S) -> Outcome:
         """End the daemon and start it again with its arguments; returns when it answers again.

@@ -254,11 +254,11 @@ def _of_record(record: DaemonRecord) -> Location:
 def _at(socket: str, chosen: Path | None) -> Location:
     """Describe the daemon of a socket by its record, or else by the paths that follow from it."""
     path = os.path.abspath(socket)  # noqa: PTH100 - a link is not followed
-    its = places({**os.environ, SOCKET_VARIABLE: path}, os.getuid(), chosen)
-    record = read(its.record)
+    paths = places({**os.environ, SOCKET_VARIABLE: path}, os.getuid(), chosen)
+    record = read(paths.record)
     if record is not None and record.socket == path:
         return _of_record(record)
-    return Location(socket=socket, state=its.state, log=its.log)
+    return Location(socket=socket, state=paths.state, log=paths.log)
 
 
 def _check_trusted(usual: Places) -> None:

@@ -8,7 +8,7 @@ import { burnin, clock, degrees, holder, memory, percent, processNames, rate, si
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
-const MAX_AGE_S = 5;
+const READING_MAX_AGE_S = 5;
 
 /** A card; `act` has the functions `pause`, `resume`, `reserve`, `endReservation` and `details`. */
 export class Card {
@@ -66,7 +66,7 @@ export class Card {
     if (gpu.read_s === null) return false;
     // The daemon sends changes only, so the age of an unchanged GPU is not known, unless it cannot be read.
     const passed = gpu.occupancy === "UNKNOWN" ? Date.now() / 1000 - gpu.at : 0;
-    return gpu.read_s + passed > MAX_AGE_S;
+    return gpu.read_s + passed > READING_MAX_AGE_S;
   }
 
   /** Show a GPU's state; `lost`: when it was current, or null if it is, `alike`: all have the same name. */

@@ -16,7 +16,7 @@ import { Timeline } from "./timeline.js";
 import { keep, take, token } from "./token.js";
 
 /** The maximum age of a healthy daemon's state, as in its health check. */
-const MAX_AGE_S = 5;
+const STATE_MAX_AGE_S = 5;
 /** With more cards, each is smaller; with few, each has larger curves. */
 const MAX_LARGE_CARDS = 8;
 const FEW_CARDS = 4;
@@ -52,7 +52,7 @@ function event(name, data) {
   if (name === "status") {
     replaceState(data);
   } else if (name === "changes") {
-    if (data.age_s > MAX_AGE_S) {
+    if (data.age_s > STATE_MAX_AGE_S) {
       stale(data.age_s);
       return;
     }
@@ -84,7 +84,7 @@ function replaceState(status) {
       cards.delete(uuid);
     }
   }
-  const fresh = status.daemon.age_s <= MAX_AGE_S;
+  const fresh = status.daemon.age_s <= STATE_MAX_AGE_S;
   if (fresh) connected();
   update(status.gpus);
   if (!fresh) stale(status.daemon.age_s);

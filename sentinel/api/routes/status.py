@@ -16,7 +16,7 @@ from sentinel.api.bodies import ProblemError
 from sentinel.api.context import ContextDep, problems
 from sentinel.api.event_streams import EventBuffer
 from sentinel.api.metrics_page import PATH
-from sentinel.api.snapshots import MAX_AGE_S
+from sentinel.api.snapshots import STATE_MAX_AGE_S
 from sentinel.protocol.api_types import DaemonHealth, SingleGpu, Status
 from sentinel.protocol.problem import Code
 
@@ -43,7 +43,7 @@ async def read_health(context: ContextDep) -> DaemonHealth:
     host = context.views.host
     age = time.monotonic() - host.at
     if not context.views.fresh:
-        detail = f"The daemon's state is {age:.0f} s old; the limit is {MAX_AGE_S:g} s."
+        detail = f"The daemon's state is {age:.0f} s old; the limit is {STATE_MAX_AGE_S:g} s."
         raise ProblemError(Code.UNAVAILABLE, detail)
     return DaemonHealth(phase=host.phase, age_s=round(max(0.0, age), 3))
 

@@ -180,7 +180,8 @@ def _load(spec: OwnSpec) -> GpuCheck | NodeCheck:
     for part in attribute.split("."):
         found = getattr(found, part)
     if not isinstance(found, GpuCheck | NodeCheck):
-        raise ConfigError(f"{spec.target} is a {type(found).__name__}, not a GpuCheck or NodeCheck")
+        kind = type(found).__name__
+        raise ConfigError(f"{spec.target} is of type {kind}, not a GpuCheck or NodeCheck")
     if found.id != spec.id:
         raise ConfigError(f"its id is {found.id!r}; its entry point is called {spec.id!r}")
     return found
@@ -230,7 +231,7 @@ def _sendable(result: CheckResult) -> CheckResult:
         message = f"its value is {value}"
         raise TypeError(message)
     if not isinstance(value, float | int | str | None):
-        message = f"its value is a {type(value).__name__}, not a number or text"
+        message = f"its value is of type {type(value).__name__}, not a number or text"
         raise TypeError(message)
     if isinstance(value, str):
         value = value[:_MAX_TEXT]

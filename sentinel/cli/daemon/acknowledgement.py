@@ -71,7 +71,7 @@ def acknowledge(
 def _by_daemon(
     uuids: Sequence[str], reason: str, outcome: RepairOutcome | None, sockets: Sequence[str]
 ) -> Outcome | None:
-    """Have a daemon do it, which knows also what is not in the file yet; None if none runs."""
+    """Acknowledge through a daemon, which also has unwritten counts; None if none runs."""
     for socket in sockets:
         try:
             return connect(socket).acknowledge(uuids, reason, outcome)

@@ -14,6 +14,7 @@ from sentinel.cli.display import output
 from sentinel.cli.display.log_lines import format_clock, is_shown, readable
 from sentinel.cli.display.log_reader import every, follow, last_lines
 from sentinel.cli.options import command_options as options
+from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import Location, last_location, locate, simulated_folder
@@ -209,7 +210,7 @@ _STDERR_LINES = 20
     "--lines",
     "count",
     metavar="N",
-    type=click.IntRange(0, 1_000_000),
+    type=WholeNumber(0, 1_000_000),
     default=50,
     show_default=True,
     help="Number of lines to show first.",

@@ -31,6 +31,7 @@ from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, is_interactive, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.client import Client, ReservationInfo, Status, connect
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
@@ -230,7 +231,7 @@ def _holder(holder: Holder) -> str:
 @click.option(
     "--pid",
     metavar="PID",
-    type=click.IntRange(1, 2**31 - 1),
+    type=WholeNumber(1, 2**31 - 1),
     help="The process that may use it, with its children.  [default: the parent process]",
 )
 @options.wait_option("Maximum wait for free memory")

@@ -178,10 +178,11 @@ def _gpu_line(gpu: Gpu) -> str:
 
 def _survey_lines(row: survey.Survey, *, explain: bool) -> Iterator[str]:
     """Yield the use of a GPU, and whether a stressor would start on it."""
-    would = "would be occupied" if row.verdict.allowed else "would be left alone"
     yield f"GPU {row.gpu.index}  {row.gpu.name}  {row.gpu.uuid}"
-    why = with_time(row.verdict.reason, row.verdict.left_s)
-    yield f"  {row.occupancy.lower()}: {would} ({why})"
+    would = "a stressor would start now"
+    if not row.verdict.allowed:
+        would = f"no stressor would start: {with_time(row.verdict.reason, row.verdict.left_s)}"
+    yield f"  {row.occupancy.lower()}: {would}"
     if explain:
         yield f"  decided by the rule `{row.verdict.rule}`"
     if row.reading is None or row.reading.memory is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: The maximum age of a state that is shown as current, in seconds: as /v1/health has it.
-MAX_AGE_S = 5.0
+STALE_AFTER_S = 5.0
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -57,7 +57,7 @@ GPUS = Table(
 
 def is_stale(status: Status) -> bool:
     """Check whether the supervisor does not answer, so that a status shows what was and not is."""
-    return status.daemon.age_s is not None and status.daemon.age_s > MAX_AGE_S
+    return status.daemon.age_s is not None and status.daemon.age_s > STALE_AFTER_S
 
 
 def row(
@@ -197,14 +197,16 @@ def describe_reserved(one: ReservationInfo) -> str:
 
 
 def describe_queued(one: ReservationInfo) -> str:
-    """Describe a request in the queue: what it waits for, since when, for whom."""
+    """Describe a request in the queue: whose it is, what it waits for, and since when."""
     named = ", ".join(map(str, one.indices))
     what = f"GPU {named}" if named else format_count(one.count, "GPU")
     if named and one.count < len(one.indices):
         what = f"{one.count} of {what}"
     why = f" for {one.reason}" if one.reason else ""
     since = f"{one.since.astimezone():%H:%M:%S}"
-    return f"{one.id} waits for {what}{why} since {since}{who(one.holder)}"
+    user, process = user_of(one.holder), process_of(one.holder)
+    whose = (f" of {user}" if user else "") + (f" ({process})" if process else "")
+    return f"request {one.id}{whose} has been waiting for {what}{why} since {since}"
 
 
 def who(holder: Holder) -> str:
@@ -248,7 +250,7 @@ def _current_notes(gpu: GpuStatus) -> Iterator[str]:
         yield f"burn-in {_burnin(gpu.burnin)}"
     if gpu.health in {"throttled", "critical"}:
         yield health(gpu)
-    if gpu.read_s is not None and gpu.read_s > MAX_AGE_S:
+    if gpu.read_s is not None and gpu.read_s > STALE_AFTER_S:
         yield f"last read {format_duration(gpu.read_s)} ago"
 
 

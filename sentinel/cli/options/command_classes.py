@@ -166,6 +166,25 @@ def _write(
 _OF_AN_OPTION = re.compile(r"--[\w-]+: ")
 
 
+class WholeNumber(click.IntRange):
+    """A whole number within limits, with an error and a help that name them in words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert a text to a number.
+
+        Raises:
+            BadParameter: It is no number, or out of range.
+        """
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.UsageError:
+            text = f"{str(value)!r} is not a whole number {self._describe_range()}"
+            raise click.BadParameter(text, ctx, param) from None
+
+    def _describe_range(self) -> str:
+        return f"from {self.min}" + ("" if self.max is None else f" to {self.max}")
+
+
 class PluginCommand(click.Command):
     """A command that is also a plugin: wrong usage has the code of an unknown state there."""
 

@@ -15,6 +15,7 @@ import click
 
 from sentinel.cli.display.output import fit_report, print_json
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
 from sentinel.units import parse_duration, parse_duration_or_zero, split_selectors
@@ -348,7 +349,7 @@ def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]
 count_option = click.option(
     "--count",
     metavar="N",
-    type=click.IntRange(1, 128),
+    type=WholeNumber(1, 128),
     help="This many GPUs, of all or of those that are named, whichever are free.",
 )
 

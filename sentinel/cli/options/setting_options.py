@@ -14,6 +14,7 @@ import click
 
 from sentinel.cli.display.output import Word
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.cli.options.command_options import together, warn_of_simulated_gpus
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.model import SETTINGS, Config
@@ -339,7 +340,7 @@ def expect_options(function: _Function) -> _Function:
     """Add the options that say what a node must be: ``expect`` and ``expect_gpus``."""
     function = click.option(
         "--expect-gpus",
-        type=click.IntRange(min=1),
+        type=WholeNumber(min=1),
         metavar="N",
         help="Fail it for another number of GPUs.",
     )(function)

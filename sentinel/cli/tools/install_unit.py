@@ -24,7 +24,7 @@ def command(only_print: bool, force: bool) -> int:
     """Install the systemd unit of the daemon, with the paths of this installation.
 
     Root writes /etc/systemd/system/sentinel.service; the daemon is neither enabled nor started.
-    Settings belong into /etc/sentinel/config.toml, and changes of the unit into `systemctl edit
+    Settings belong in /etc/sentinel/config.toml, and changes of the unit in `systemctl edit
     sentinel`, so that this command can replace it after an upgrade.
     """
     text = unit(this_command())

@@ -246,7 +246,7 @@ class Live(GpuActions):
         if columns != self._columns or [str(row.value) for row in table.rows] != uuids:
             self._rebuild(columns, uuids)
         for gpu, row in zip(gpus, rows, strict=True):
-            old = gpu.read_s is not None and gpu.read_s > gpu_table.MAX_AGE_S
+            old = gpu.read_s is not None and gpu.read_s > gpu_table.STALE_AFTER_S
             for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
                 style = "dim" if old else gpu_table.GPUS.styles.get(cell, "")
                 made = table_cell(cell, column, style=style, first=number == 0)

@@ -109,8 +109,8 @@ class BurninRun:
 #: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
 STABLE_SLOPE_C = 1.0
 MAX_WINDOW_S = 60.0
-#: A phase is given up after so many seconds of work of which nothing counted, without those of
-#: warming up: its workload checks nothing, or covers no memory.
+#: Give a phase up after this much uncounted work, in seconds, warm-up excluded: its workload
+#: checks nothing, or covers no memory.
 MAX_IN_VAIN_S = 600.0
 
 

@@ -68,7 +68,7 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
         "by": caller_fields(command.by),
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
-    text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
+    text = f"started the plan {plan.name} on {names_of(state, gpus)}"
     counted_from = now if state.orders.burnin_only else state.counted_from
     state = replace(state, burnin_run=run, counted_from=counted_from)
     state = state.change_gpus(lambda gpu_state: _begun(gpu_state, plan, command), gpus)

@@ -97,7 +97,7 @@ def check_places(
 def names_of(state: State, gpus: tuple[str, ...]) -> str:
     """Name GPUs by their indices."""
     indices = ", ".join(str(state.gpu_states[uuid].gpu.index) for uuid in gpus)
-    return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
+    return f"GPU {indices}"
 
 
 def caller_fields(by: Caller | None) -> dict[str, object] | None:

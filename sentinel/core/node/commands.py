@@ -54,6 +54,7 @@ from sentinel.protocol.commands import (
     StartSession,
     StopDaemon,
 )
+from sentinel.units import format_duration
 
 #: Settings that are fixed at the start of the daemon: its probe, locks and sockets depend on them.
 _FIXED = {setting.field: setting.key for setting in SETTINGS if setting.scope is Scope.START}
@@ -133,12 +134,12 @@ def _resumed(gpu_state: GpuState, now: float) -> GpuState:
 
 
 def _stop(state: State, command: StopDaemon, seen: Observation) -> Accepted:
-    what = "restart" if command.restart else "stop"
+    text = "the daemon ends as soon as all GPUs are free"
     reason = f"{'a restart, ' if command.restart else ''}requested by {command.by}"
     if command.by.via == "sentinel":
         reason = "no client can reach it any more"
     state, gpus = replace(state, restart=command.restart), tuple(state.gpu_states)
-    return Accepted(daemon.begin(state, reason, seen), f"releases every GPU and {what}s", gpus)
+    return Accepted(daemon.begin(state, reason, seen), text, gpus)
 
 
 def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
@@ -153,13 +154,20 @@ def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
     until = None if command.seconds is None else now + command.seconds
     pause = Pause(since=now, until=until, by=command.by)
     fields = {"for_s": command.seconds, "by": caller_fields(command.by)}
+    end = "until `sentinel resume`"
+    if command.seconds is not None:
+        end = f"for {format_duration(command.seconds)}, or {end}"
     if command.release:
         event = Event(name="driver.release_requested", at=now, fields=fields)
-        state, text = replace(state, driver_released=pause), "releases every GPU and the driver"
+        state, text = (
+            replace(state, driver_released=pause),
+            f"released the driver of all GPUs {end}",
+        )
         return Accepted(Step(state, events=(event,)), text, gpus)
     state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause), gpus)
     events = [gpu_event("gpu.paused", state.gpu_states[uuid], now, **fields) for uuid in gpus]
-    return Accepted(Step(state, events=tuple(events)), f"pauses {names_of(state, gpus)}", gpus)
+    text = f"paused {names_of(state, gpus)} {end}"
+    return Accepted(Step(state, events=tuple(events)), text, gpus)
 
 
 def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
@@ -184,7 +192,7 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
     ]
     state = state.change_gpus(lambda found: _resumed(reset_failures(found), now), gpus)
     step = Step(replace(state, driver_released=None), events=tuple(events))
-    return Accepted(step, f"resumes {names_of(state, gpus)}", gpus)
+    return Accepted(step, f"resumed {names_of(state, gpus)}", gpus)
 
 
 def _check_pauser(state: State, by: Caller, gpus: tuple[str, ...], *, release: bool) -> None:
@@ -214,7 +222,7 @@ def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -
         findings = replace(gpu_state.findings, acknowledged=known)
         gpu_state = faults.acknowledged(replace(gpu_state, findings=findings))
         state = state.with_gpu(gpu_state)
-    text = "acknowledges wrong results"
+    text = "acknowledged wrong results"
     return Accepted(Step(state, events=(event,)), text, (command.gpu,))
 
 
@@ -250,7 +258,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     state = state.change_gpus(reset_failures).with_config(new)
     released = tuple(uuid for uuid in state.gpu_states if uuid in starts.node_releases(state, seen))
     text = "the settings were applied"
-    text += f"; releases {names_of(state, released)}" if released else ""
+    text += f"; releasing {names_of(state, released)}" if released else ""
     return Accepted(Step(state, events=tuple(events)), text, released)
 
 

@@ -287,7 +287,7 @@ def extend(state: State, command: Extend, seen: Observation) -> Accepted:
 def cancel(state: State, command: CancelGrant, seen: Observation) -> Accepted:
     """End a grant, or take a request out of the queue."""
     found = _find(state, command)
-    text = f"{_noun(found)} is over"
+    text = f"{_noun(found)} has ended"
     if isinstance(found, Reservation) and not found.gpus:
         text = why_waiting(state, found)
     return Accepted(_end(state, found, command.by, seen), text, found.gpus)

@@ -42,10 +42,9 @@ def waiting(state: State) -> Iterator[Reservation]:
 
 
 def why_waiting(state: State, request: Reservation) -> str:
-    """Explain why a request still waits, and at which place."""
+    """Explain why a request still waits."""
     _, why = choose(state, request, claims(state, before=request.id))
-    text = why or "the GPUs were not available"
-    return f"{text}; place {place(state, request.id)} in the queue"
+    return why or "the GPUs were not available"
 
 
 def place(state: State, id_: str) -> int:
@@ -73,8 +72,8 @@ def choose(
     if gpus:
         return gpus, ""
     why = _summary([reason for reason in reasons if reason is not None])
-    if request.count != len(request.named):
-        why = f"{len(free)} of {request.count} GPUs can be reserved: {why}"
+    if free and request.count != len(request.named):
+        why = f"only {len(free)} of {request.count} GPUs can be reserved: {why}"
     return (), why
 
 

@@ -77,7 +77,7 @@ def end(state: State, command: EndSession, seen: Observation) -> Accepted:
     if session is None:
         raise not_found("session", command.name, state.sessions)
     step = _end(state, session, command.by, seen.now)
-    text = f"session {session.name} is over; its GPUs have the daemon's settings"
+    text = f"session {session.name} has ended; its GPUs have the daemon's settings"
     return Accepted(step, text, session.gpus)
 
 

@@ -112,7 +112,7 @@ def _after_pause(case: _Case) -> Ruling | None:
 
 
 def _with_recovery(found: Ruling, case: _Case) -> Ruling:
-    """Add when the probe reads the GPU again, or when its leak is to be cleared."""
+    """Set ``until`` of a ruling: the next read, or the next clearing."""
     state, here = case.state, case.gpu_state
     if found.rule == "leak":
         return replace(found, until=teardown.clearing_due(here, case.reading, case.own))

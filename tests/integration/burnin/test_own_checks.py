@@ -165,7 +165,7 @@ def test_a_check_that_hangs_on_one_gpu_keeps_its_results_of_others(tmp_path: Pat
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("bad_checks:not_a_check", "is a int, not a GpuCheck or NodeCheck"),
+        ("bad_checks:not_a_check", "is of type int, not a GpuCheck or NodeCheck"),
         ("bad_checks:raises", "its id is 'bad.raises'; its entry point is called 'bad.other'"),
         ("bad_checks:missing", "AttributeError"),
         ("no_such_module:check", "ModuleNotFoundError"),

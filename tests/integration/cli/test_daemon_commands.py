@@ -213,7 +213,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["set", "--unset", "utl"], "--unset: there is no setting 'utl'"),
         (["set", "--unset", "tcp"], "--unset: api.tcp is fixed while sentinel runs"),
         (["set", "--unset", "util", "util=9%"], "util.target is given twice"),
-        (["reserve", "--count", "0"], "--count: 0 is not in the range"),
+        (["reserve", "--count", "0"], "--count: '0' is not a whole number from 1 to 128"),
     ],
 )
 def test_a_usage_error_sends_no_request(

@@ -52,7 +52,7 @@ def test_the_stressor_of_a_daemon_is_named_with_its_socket(
     status = {**STATUS, "gpus": [{**GPU, "pid": os.getpid()}]}
     with stub_daemon(socket, status):
         out = cli("run", "--once").out
-        assert f"busy: would be left alone (occupied by the daemon at {socket})" in out
+        assert f"busy: no stressor would start: occupied by the daemon at {socket}" in out
         assert f"1.0 GiB - stressor of the daemon at {socket}" in out
         (gpu,) = cli.json("run", "--once", "--json")["gpus"]
     assert gpu["daemon_stressors"] == {str(os.getpid()): str(socket)}

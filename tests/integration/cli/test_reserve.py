@@ -129,7 +129,7 @@ def test_a_request_waits_for_visible_gpus_only(
         eventually(lambda: queue(daemon))
         (shown,) = daemon.client.queue()
         assert (shown.count, shown.indices) == (1, (1, 2))
-        assert "waits for 1 of GPU 1, 2" in daemon.run("status")
+        assert "has been waiting for 1 of GPU 1, 2" in daemon.run("status")
         held[0].end()
         assert daemon.client.reserve([0], seconds=600).gpus == (daemon.host.uuid(0),)
         assert queue(daemon) == [shown.id], "a GPU that it cannot use is for others"

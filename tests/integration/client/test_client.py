@@ -207,7 +207,7 @@ def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: 
             client.stop(wait=0.1)
         threading.Timer(0.3, process.kill).start()
         began = time.monotonic()
-        assert client.stop(wait=TIMEOUT_S).text == "it ends"
+        assert client.stop(wait=TIMEOUT_S).text == "all GPUs are free, the daemon has ended"
         assert time.monotonic() - began > 0.1
 
 
@@ -222,7 +222,7 @@ def test_a_stop_of_a_daemon_that_another_client_has_stopped_is_done(
             client.stop(wait=0.1)
         threading.Timer(0.3, daemon.socket.unlink).start()
         if code == "unavailable":
-            assert client.stop(wait=TIMEOUT_S).text == "the daemon has ended"
+            assert client.stop(wait=TIMEOUT_S).text == "all GPUs are free, the daemon has ended"
         unrelated.kill()
 
 
@@ -234,7 +234,7 @@ def test_a_stop_does_not_wait_for_an_unrelated_process_with_the_pid(
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.stop(wait=0.1)
         threading.Timer(0.3, daemon.socket.unlink).start()
-        assert client.stop(wait=TIMEOUT_S).text == "it ends"
+        assert client.stop(wait=TIMEOUT_S).text == "all GPUs are free, the daemon has ended"
         assert unrelated.poll() is None
         unrelated.kill()
 

@@ -67,7 +67,7 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
     text = stream.getvalue()
     heads = [line for line in text.splitlines() if line.startswith("sentinel: ")]
     assert heads[0].startswith(
-        "sentinel: place 2 in the queue: 1a2b3c4d waits for 2 of GPU 0, 1, 2"
+        "sentinel: place 2 in the queue: request 1a2b3c4d has been waiting for 2 of GPU 0, 1, 2"
     )
     told = [line.partition(":")[2].partition(":")[0].strip() for line in heads]
     changed = ["place 2 in the queue", "place 1 in the queue, after 2 min"]

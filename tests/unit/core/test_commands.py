@@ -371,7 +371,7 @@ def test_a_lower_limit_releases_the_gpus_that_were_started_last_and_names_them()
     world = served(4)
     assert held(world) == [0, 1, 2, 3]
     assert send(world, Configure, given=given(limits__gpus="3")) is None
-    assert reply_text(world) == "the settings were applied; releases GPU 3"
+    assert reply_text(world) == "the settings were applied; releasing GPU 3"
     assert send(world, Configure, given=given(limits__gpus="1")) is None
     assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
     world.run(lambda: held(world) == [0])
@@ -393,7 +393,7 @@ def test_a_limit_counts_the_gpus_that_are_left_idle() -> None:
     """No more are released than one of the two limits demands."""
     world = served(4)
     assert send(world, Configure, given=given(limits__gpus="2", limits__leave_idle="1")) is None
-    assert reply_text(world) == "the settings were applied; releases GPUs 2, 3"
+    assert reply_text(world) == "the settings were applied; releasing GPU 2, 3"
 
 
 def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones() -> None:
