@@ -290,24 +290,29 @@ async def end_stored(
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, and cancel it if the client disconnects.
+    """Await ``work``, and cancel it if the client disconnects or its process ends.
 
-    Otherwise its result would have no owner.
+    Otherwise its result would have no owner. A child of the process may keep the connection open.
 
     Raises:
         ProblemError: The client has disconnected; no response can be sent.
     """
+    by, ended = await _caller(request), asyncio.Event()
+    watch = ProcessWatch(lambda _: ended.set())
     working = asyncio.create_task(work)
-    disconnect = asyncio.create_task(_disconnect(request))
+    tasks = working, asyncio.create_task(_disconnect(request)), asyncio.create_task(ended.wait())
     try:
-        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if by.started is not None:  # it is visible here
+            watch.watch({(None, ""): by})
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise ProblemError(Code.UNAVAILABLE, "The client has disconnected.")
     finally:
-        for task in (working, disconnect):
+        watch.watch({})
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(working, disconnect, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _disconnect(request: Request) -> None:
