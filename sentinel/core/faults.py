@@ -45,6 +45,12 @@ def known(gpu_state: GpuState) -> KnownFaults | None:
     return KnownFaults(gpu=gpu_state.gpu, lost=lost, xids=xids, energy_j=energy_j)
 
 
+def describe(before: KnownFaults) -> tuple[GpuFault, ...]:
+    """Describe the faults of a GPU that no daemon reads now."""
+    state = GpuState(gpu=before.gpu)
+    return tuple(_faults(restored(state, before, listed=not before.lost), None, None))
+
+
 def restored(gpu_state: GpuState, before: KnownFaults, *, listed: bool) -> GpuState:
     """Take over the faults that an earlier daemon of this boot knew.
 

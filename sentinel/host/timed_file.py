@@ -74,10 +74,19 @@ class TimedFile(Generic[T]):
         """
         return load_or_set_aside(
             path,
-            lambda: self.parse(read_regular(path, _MAX_BYTES).decode(), clocks),
+            lambda: self.read(path, clocks),
             empty=(),
             loss=f"its {self.what} are ignored",
         )
+
+    def read(self, path: Path, clocks: Clocks) -> tuple[T, ...]:
+        """Read the items of a file.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is not such a file.
+        """
+        return self.parse(read_regular(path, _MAX_BYTES).decode(), clocks)
 
     def parse(self, text: str, clocks: Clocks) -> tuple[T, ...]:
         """Parse the text of a file, and convert its times to the monotonic clock of now.
