@@ -42,6 +42,14 @@ MAX_ALIKE = 5
 _JOINED = (Verdict.INCOMPLETE.value, Verdict.WARN.value)
 _NUMBER = re.compile(r"[\d.,]*\d")
 
+#: The version of the report: additions raise the second number, other changes the first.
+SCHEMA_VERSION = "1.2"
+#: What each line of the JSON lines is.
+LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
+
+#: What is reported of a phase.
+_COVERAGE = ("phase", "mandatory", "complete", "done_s", "quota_s", "passes", "quota_passes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
@@ -173,15 +181,6 @@ def _brief(results: Sequence[CheckResult]) -> str:
 
 
 # --- JSON ------------------------------------------------------------------------------------
-
-#: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.2"
-#: What each line of the JSON lines is.
-LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
-
-
-#: What is reported of a phase.
-_COVERAGE = ("phase", "mandatory", "complete", "done_s", "quota_s", "passes", "quota_passes")
 
 
 def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
