@@ -196,7 +196,7 @@ def node_rate(gpus: Iterable[GpuResult]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuEvidence:
+class ComparedGpu:
     """What the checks of one GPU may use."""
 
     gpu: GpuResult
@@ -208,7 +208,7 @@ class GpuEvidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeEvidence:
+class ComparedNode:
     """What the checks of one node may use."""
 
     gpus: tuple[GpuResult, ...]
@@ -258,7 +258,7 @@ def _settings_of(result: NodeResult, is_expected: IsExpected) -> Iterator[tuple[
 
 
 @CHECKS.check("fleet.golden")
-def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
+def _fleet_golden(evidence: ComparedGpu, limits: Limits) -> Judgement:
     """Compare the golden checksums with those of the fleet."""
     own = by_key(evidence.gpu.golden_checksums)
     if not own:
@@ -267,7 +267,7 @@ def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 
 @CHECKS.check("fleet.rate")
-def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
+def _fleet_rate(evidence: ComparedGpu, limits: Limits) -> Judgement:
     """Compare the rate with that of equal GPUs."""
     peers, own = evidence.group.usual[RATE], evidence.gpu.steady(RATE)
     if peers is None:
@@ -282,7 +282,7 @@ def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 
 @CHECKS.check("fleet.temperature")
-def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
+def _fleet_temperature(evidence: ComparedGpu, limits: Limits) -> Judgement:
     """Compare the temperature with that of equal GPUs."""
     peers, own = evidence.group.usual[HEAT], evidence.gpu.steady(HEAT)
     if peers is None:
@@ -293,7 +293,7 @@ def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 
 @CHECKS.rule("counted")
-def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
+def _count(evidence: ComparedGpu, limits: Limits, name: str) -> Judgement:
     """Judge a counter that most GPUs have near zero, where a ratio has no meaning."""
     peers, own = evidence.group.counters.get(name), COUNTED[name](evidence.gpu)
     if peers is None:
@@ -309,7 +309,7 @@ def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
 
 
 @CHECKS.check("fleet.node_rate")
-def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
+def _fleet_node_rate(evidence: ComparedNode, limits: Limits) -> Judgement:
     """Compare the median rate of the node's GPUs with equal nodes."""
     peers, own = evidence.group.usual[NODE_RATE], node_rate(evidence.gpus)
     if peers is None:
@@ -320,7 +320,7 @@ def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
 
 @CHECKS.check("fleet.gpus")
-def _fleet_gpus(evidence: NodeEvidence, limits: Limits) -> Judgement:
+def _fleet_gpus(evidence: ComparedNode, limits: Limits) -> Judgement:
     """Compare the number of GPUs with that of equal nodes."""
     usual, own = evidence.group.usual_gpus, len(evidence.gpus)
     if usual is None:
@@ -329,7 +329,7 @@ def _fleet_gpus(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
 
 @CHECKS.check("fleet.settings")
-def _fleet_settings(evidence: NodeEvidence, _: Limits) -> Judgement:
+def _fleet_settings(evidence: ComparedNode, _: Limits) -> Judgement:
     """Count the settings in which the node differs from most others."""
     status = Status.WARN if evidence.unlike else Status.PASS
     return Judgement(status=status, value=len(evidence.unlike), evidence="; ".join(evidence.unlike))

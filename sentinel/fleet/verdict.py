@@ -20,10 +20,10 @@ from sentinel.fleet.acceptance import Acceptance
 from sentinel.fleet.expected import expectation_of, judge_by
 from sentinel.fleet.fleet_checks import (
     CHECKS,
-    GpuEvidence,
+    ComparedGpu,
+    ComparedNode,
     Group,
     Hardware,
-    NodeEvidence,
     groups_of,
     hardware_of,
     unlike_others,
@@ -257,7 +257,7 @@ def _judge_node(
     gpus = tuple(
         _judge_gpu(
             node.name,
-            GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored),
+            ComparedGpu(gpu=gpu, group=group, votes=votes, stored=stored),
             thresholds,
             expected,
             refused,
@@ -270,7 +270,7 @@ def _judge_node(
         # The node is compared by the hardware that most of its GPUs are.
         number, _ = Counter(group.number for _, group in members).most_common(1)[0]
         group = next(group for _, group in members if group.number == number)
-        evidence = NodeEvidence(
+        evidence = ComparedNode(
             gpus=tuple(gpu for gpu, its in members if its is group), group=group, unlike=unlike
         )
         found += CHECKS.run(evidence, thresholds)
@@ -290,7 +290,7 @@ def _judge_node(
 
 def _judge_gpu(
     node: str,
-    evidence: GpuEvidence,
+    evidence: ComparedGpu,
     thresholds: Thresholds,
     expected: CheckResult | None,
     refused: tuple[str, ...],

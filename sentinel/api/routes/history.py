@@ -40,7 +40,7 @@ router = APIRouter(tags=["history"])
 _MAX_READINGS = 3600
 _MAX_ROWS = 1000
 #: The oldest time that can be requested: ten years.
-MAX_AGE_S = 3660 * 86_400.0
+MAX_PAST_S = 3660 * 86_400.0
 
 _SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
 _SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
@@ -198,7 +198,7 @@ def parse_since(text: str, now: float) -> float:
             " nor a date such as 2026-11-20T19:40:00+00:00"
         )
         raise ProblemError(Code.INVALID, f"{why}.")
-    if now - time > MAX_AGE_S:
+    if now - time > MAX_PAST_S:
         raise ProblemError(Code.INVALID, f"since: {text[:60]!r} is more than ten years ago.")
     return min(time, now)
 

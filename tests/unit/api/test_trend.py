@@ -18,7 +18,7 @@ from sentinel.api.history_queries import (
     iso,
     step_for,
 )
-from sentinel.api.routes.history import MAX_AGE_S, parse_since
+from sentinel.api.routes.history import MAX_PAST_S, parse_since
 from sentinel.protocol.history_types import Direction
 
 NOW = 1_790_000_000.0
@@ -151,7 +151,7 @@ def test_every_timestamp_of_a_file_can_be_formatted(time_s: float) -> None:
     assert datetime.fromisoformat(iso(time_s)).tzinfo is not None
 
 
-@given(st.floats(0, MAX_AGE_S), st.integers(1, 3600))
+@given(st.floats(0, MAX_PAST_S), st.integers(1, 3600))
 def test_the_step_grows_with_the_span_and_limits_the_rows(span: float, points: int) -> None:
     step = step_for(span, points)
     assert math.ceil(int(span) / step) <= points
