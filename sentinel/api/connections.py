@@ -28,6 +28,14 @@ STALL_TIMEOUT_S = 10.0
 #: The same for a connection over TCP that has not shown a token yet.
 UNPROVEN_TIMEOUT_S = 2.0
 
+#: Connections over TCP that have not shown a token, in total and from one address. Beyond this, the
+#: oldest is closed: a client sends its token at once, long before it is the oldest. More than are
+#: accepted in one turn of the loop, since a token is read in the next one.
+MAX_UNPROVEN = 256
+MAX_UNPROVEN_OF_ADDRESS = 128
+#: The kind of a connection over TCP that has not shown a token.
+UNPROVEN = "unproven"
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -47,13 +55,6 @@ LIMITS = {
     "reader": Limit(256, 32, "users who may only read"),
     "tcp": Limit(128, 64, "clients with a token"),
 }
-#: Connections over TCP that have not shown a token, in total and from one address. Beyond this, the
-#: oldest is closed: a client sends its token at once, long before it is the oldest. More than are
-#: accepted in one turn of the loop, since a token is read in the next one.
-MAX_UNPROVEN = 256
-MAX_UNPROVEN_OF_ADDRESS = 128
-#: The kind of a connection over TCP that has not shown a token.
-UNPROVEN = "unproven"
 
 
 class Connection(H11Protocol):

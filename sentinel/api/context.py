@@ -62,6 +62,26 @@ THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 #: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
 _SIGNAL = Caller(via="signal", level=Level.OWN)
 
+#: Problems of every route.
+_COMMON = (
+    Code.UNAUTHORIZED,
+    Code.FORBIDDEN,
+    Code.TOO_LARGE,
+    Code.INTERNAL,
+    Code.UNAVAILABLE,
+)
+_DESCRIPTIONS = {
+    401: "Over TCP: the token is missing or wrong.",
+    403: "This user or token may not do this, or this name of the host has no access.",
+    404: "The GPU or the id does not exist.",
+    409: "The request conflicts with another user's.",
+    413: "The request is too large.",
+    422: "A part of the request is invalid.",
+    500: "The API process failed.",
+    503: "The daemon does not answer or is ending, or there are too many connections.",
+    504: "The command did not complete in the given time.",
+}
+
 
 class ApiContext:
     """Everything that the routes share.
@@ -191,26 +211,6 @@ def _bound(host: HostView) -> dict[Bound, Caller]:
 
 
 # --- what routes share -----------------------------------------------------------------------
-
-#: Problems of every route.
-_COMMON = (
-    Code.UNAUTHORIZED,
-    Code.FORBIDDEN,
-    Code.TOO_LARGE,
-    Code.INTERNAL,
-    Code.UNAVAILABLE,
-)
-_DESCRIPTIONS = {
-    401: "Over TCP: the token is missing or wrong.",
-    403: "This user or token may not do this, or this name of the host has no access.",
-    404: "The GPU or the id does not exist.",
-    409: "The request conflicts with another user's.",
-    413: "The request is too large.",
-    422: "A part of the request is invalid.",
-    500: "The API process failed.",
-    503: "The daemon does not answer or is ending, or there are too many connections.",
-    504: "The command did not complete in the given time.",
-}
 
 
 async def _context(request: Request) -> ApiContext:

@@ -115,6 +115,19 @@ _TYPES = {
     "remapped_uncorrected_total": ("remapped_rows_total", "uncorrected"),
 }
 
+#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
+_TEXT = "text/plain;version=0.0.4"
+_OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+#: The time for which a written page is served again: the supervisor does not publish changes more
+#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
+#: processor time.
+_CACHE_S = 0.25
+#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
+_GZIP_LEVEL = 1
+
+#: The path of the metrics, here and in the API.
+PATH = "/metrics"
+
 
 class DaemonCollector(Collector):
     """Collects all metrics at the time of a scrape.
@@ -360,17 +373,6 @@ class _GpuMetrics:
         return None if at is None else max(0.0, self._now - at)
 
 
-#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
-_TEXT = "text/plain;version=0.0.4"
-_OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-#: The time for which a written page is served again: the supervisor does not publish changes more
-#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
-#: processor time.
-_CACHE_S = 0.25
-#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
-_GZIP_LEVEL = 1
-
-
 @dataclass(frozen=True)
 class _Page:
     """A written page."""
@@ -429,10 +431,6 @@ def _format(accept: str) -> str:
     except (TypeError, ValueError):  # a version that is not a number
         return _TEXT
     return _OPENMETRICS if content_type.startswith("application/openmetrics-text") else _TEXT
-
-
-#: The path of the metrics, here and in the API.
-PATH = "/metrics"
 
 
 class ScrapeApp:

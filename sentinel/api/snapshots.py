@@ -32,6 +32,9 @@ T = TypeVar("T", bound=Grant)
 #: The maximum age of a healthy supervisor's views: it sends all of them once a second.
 STATE_MAX_AGE_S = 5.0
 
+#: The states in which a stressor holds GPU memory, or may hold some.
+_HOLDING = {"STARTING", "RUNNING", "STOPPING"}
+
 
 class Views:
     """The last views, and the wait for new ones."""
@@ -158,10 +161,6 @@ class Views:
                 return False
             await self._broadcast.wait(remaining)
         return True
-
-
-#: The states in which a stressor holds GPU memory, or may hold some.
-_HOLDING = {"STARTING", "RUNNING", "STOPPING"}
 
 
 async def stressors_gone(views: Views, gpus: tuple[str, ...], deadline: float) -> None:

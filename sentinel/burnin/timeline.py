@@ -15,6 +15,13 @@ from sentinel.burnin.checks.measures import format_seconds
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.verdict import Verdict
 
+#: A curve keeps the lowest and the highest value of so many columns.
+COLUMNS = 800
+#: A curve has a gap where values are missing for this many of its usual intervals.
+_GAP_INTERVALS = 5.0
+#: The reasons for reduced clocks that are heat.
+_HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Absence:
@@ -139,12 +146,6 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
 
 # --- curves ----------------------------------------------------------------------------------
 
-#: A curve keeps the lowest and the highest value of so many columns.
-COLUMNS = 800
-#: A curve has a gap where values are missing for this many of its usual intervals.
-_GAP_INTERVALS = 5.0
-#: The reasons for reduced clocks that are heat.
-_HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 
 Point = tuple[float, float]
 

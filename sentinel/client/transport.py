@@ -53,6 +53,15 @@ _MAX_CONNECT_S = 300.0
 #: The time for the daemon's backlog to have room.
 _CONNECT_TIMEOUT_S = 2.0
 
+#: The errors by the code of a problem; all others are a ServiceError.
+_ERRORS: dict[str, type[SentinelError]] = {
+    "unauthorized": AccessDeniedError,
+    **{
+        kind.code: kind
+        for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)
+    },
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
@@ -268,16 +277,6 @@ def stream_lines(
             if line is None:
                 return
             yield line.decode(errors="replace").rstrip("\r")
-
-
-#: The errors by the code of a problem; all others are a ServiceError.
-_ERRORS: dict[str, type[SentinelError]] = {
-    "unauthorized": AccessDeniedError,
-    **{
-        kind.code: kind
-        for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)
-    },
-}
 
 
 def refusal(address: Address, status: int, body: Any) -> SentinelError:

@@ -30,6 +30,15 @@ from sentinel.units import parse_size
 
 T = TypeVar("T")
 
+_PATH = "/v1/allocations"
+
+_PATH_RESERVATIONS = "/v1/reservations"
+#: How often the place in the queue is read, in seconds.
+_WATCH_EVERY_S = 1.0
+#: When a place that stays the same is reported again: after as long as the wait so far, in these
+#: bounds.
+_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
+
 
 class HistoryVerbs(Verbs):
     """The verbs for the history.
@@ -163,9 +172,6 @@ class SessionVerbs(Verbs):
         return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{path_part(name, 'name')}")
 
 
-_PATH = "/v1/allocations"
-
-
 class AllocationVerbs(Verbs):
     """The verbs for allocations."""
 
@@ -277,13 +283,6 @@ def _size_bytes(size: object) -> int:
 
 
 OnWait = Callable[[api_types.ReservationInfo], object]
-
-_PATH_RESERVATIONS = "/v1/reservations"
-#: How often the place in the queue is read, in seconds.
-_WATCH_EVERY_S = 1.0
-#: When a place that stays the same is reported again: after as long as the wait so far, in these
-#: bounds.
-_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
 
 
 class ReservationVerbs(Verbs):

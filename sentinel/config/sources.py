@@ -55,6 +55,9 @@ _MAX_FOUND = 3
 #: The most names that an error lists.
 _MAX_LISTED = 12
 
+#: What lists the settings.
+_LIST = "`sentinel config init -` prints all settings."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
@@ -281,10 +284,6 @@ def _settings(
         kind = "a string or a list of strings" if form.many else "a string or a number"
         what = f"{source}: {value!r} is not {kind}"
         report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
-
-
-#: What lists the settings.
-_LIST = "`sentinel config init -` prints all settings."
 
 
 def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> ConfigError:

@@ -22,6 +22,21 @@ from sentinel.units import format_count, format_duration
 #: So many nodes are named in a line about many.
 _MAX_NAMES = 3
 
+#: Unknown is never over.
+_UNKNOWN = Task(state=TaskState.UNKNOWN)
+
+#: The columns of a table of nodes.
+NODE_HEADER = ("NODE", "STATE", "PHASE", "LEFT", "TEMP", "FINDINGS", "NOTE")
+#: The right-aligned ones.
+NODE_RIGHT = (3, 4, 5)
+
+#: The shortest pause between two looks at a run, in seconds.
+MIN_PAUSE_S = 2.0
+#: A look takes at most this share of the time, so that the controller of a large cluster is not
+#: kept busy by those who only watch.
+_MAX_SHARE = 0.05
+ENGINES = ("slurm", "clush")
+
 
 class NodeState(StrEnum):
     """What is known of a node's part of a run."""
@@ -36,10 +51,6 @@ class NodeState(StrEnum):
     MISSING = "missing"
     #: The engine does not answer, and there is no report yet.
     UNKNOWN = "unknown"
-
-
-#: Unknown is never over.
-_UNKNOWN = Task(state=TaskState.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +182,6 @@ def describe(status: NodeStatus) -> tuple[str, ...]:
     )
 
 
-#: The columns of a table of nodes.
-NODE_HEADER = ("NODE", "STATE", "PHASE", "LEFT", "TEMP", "FINDINGS", "NOTE")
-#: The right-aligned ones.
-NODE_RIGHT = (3, 4, 5)
-
-
 def note(status: NodeStatus) -> str:
     """Describe in a few words what the state alone does not say."""
     parts = []
@@ -258,13 +263,6 @@ def _some(nodes: Sequence[str]) -> str:
 # --- from look to look -----------------------------------------------------------------------
 
 T = TypeVar("T")
-
-#: The shortest pause between two looks at a run, in seconds.
-MIN_PAUSE_S = 2.0
-#: A look takes at most this share of the time, so that the controller of a large cluster is not
-#: kept busy by those who only watch.
-_MAX_SHARE = 0.05
-ENGINES = ("slurm", "clush")
 
 
 def engine_of(run: FleetRun, folder: FleetFolder) -> Engine:

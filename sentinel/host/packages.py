@@ -31,6 +31,19 @@ _ODD_DRIVERS = ((535, 43), (535, 86))
 #: The one binding that was made for them.
 ODD_BINDING = (12, 535, 77)
 
+#: By the oldest driver, newest first: the index with torch's builds, and the requirement.
+BUILDS: tuple[tuple[Version, str, str], ...] = (
+    ((580,), "https://download.pytorch.org/whl/cu130", "torch"),
+    ((525,), "https://download.pytorch.org/whl/cu126", "torch"),
+    ((450, 80), "https://download.pytorch.org/whl/cu118", "torch"),
+)
+
+#: Where torch's own selector is, for a driver that is unknown.
+_SELECTOR = "https://pytorch.org/get-started/locally/"
+
+#: The distribution, and the folder of its data files.
+_DISTRIBUTION, _FOLDER = "gpu-sentry", "share/sentinel"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
@@ -133,17 +146,6 @@ def _module_files(one: metadata.Distribution) -> list[metadata.PackagePath]:
     return [file for file in one.files or () if str(file) in _MODULE]
 
 
-#: By the oldest driver, newest first: the index with torch's builds, and the requirement.
-BUILDS: tuple[tuple[Version, str, str], ...] = (
-    ((580,), "https://download.pytorch.org/whl/cu130", "torch"),
-    ((525,), "https://download.pytorch.org/whl/cu126", "torch"),
-    ((450, 80), "https://download.pytorch.org/whl/cu118", "torch"),
-)
-
-#: Where torch's own selector is, for a driver that is unknown.
-_SELECTOR = "https://pytorch.org/get-started/locally/"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Installer:
     """What installs packages for the Python that runs Sentinel."""
@@ -186,10 +188,6 @@ def how_to_install(driver: str | None, tool: Installer, *, replace: bool = False
     if version:
         return "No build of torch 2.6 or newer runs on this driver: install driver 525 or newer."
     return f"Install a CUDA build of torch; {_SELECTOR} has the command."
-
-
-#: The distribution, and the folder of its data files.
-_DISTRIBUTION, _FOLDER = "gpu-sentry", "share/sentinel"
 
 
 def shipped_file(name: str) -> Path:

@@ -40,6 +40,9 @@ _COUNTS = fields(VerifiedCounts)
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
 
+#: What is added to a GPU in a list of them, by whether it is present.
+_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredAcknowledgement:
@@ -404,10 +407,6 @@ def _no_such_gpu(what: str, gpus: Sequence[KnownGpu]) -> NoSuchGpuError:
     error = NoSuchGpuError(what, _choices(gpus))
     error.allowed = tuple(gpu.uuid for gpu in gpus)
     return error
-
-
-#: What is added to a GPU in a list of them, by whether it is present.
-_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
 
 
 def _choices(gpus: Sequence[KnownGpu]) -> str:

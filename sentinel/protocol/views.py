@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from sentinel.protocol.commands import Caller, Given, GrantKind
 from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 
+#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
+FAULTY = "it is lost, or hangs"
+
 
 def described(text: str) -> dict[str, str]:
     """Build a field's metadata with a description for the OpenAPI document."""
@@ -206,10 +209,6 @@ class BurninRunView:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-
-
-#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
-FAULTY = "it is lost, or hangs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -277,10 +277,7 @@ def _standing(card: Card) -> str:
 def _plain(card: Card) -> dict[str, Any]:
     """Return a card as JSON values."""
     return {
-        "uuid": card.uuid,
-        "index": card.index,
-        "name": card.name,
-        "serial": card.serial,
+        **{name: getattr(card, name) for name in ("uuid", "index", "name", "serial")},
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
         "untested": card.untested,

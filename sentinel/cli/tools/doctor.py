@@ -71,17 +71,8 @@ def _configured_driver() -> str:
 
 def as_object(findings: Sequence[Finding]) -> dict[str, object]:
     """Return all findings for JSON."""
-    lines = [
-        {
-            "check": finding.check,
-            "gpu": finding.gpu,
-            "level": finding.level.value,
-            "found": finding.found,
-            "means": finding.means,
-            "do": finding.do,
-        }
-        for finding in findings
-    ]
+    names = ("check", "gpu", "level", "found", "means", "do")
+    lines = [{name: getattr(finding, name) for name in names} for finding in findings]
     return {"verdict": verdict(findings).value, "lines": lines}
 
 
