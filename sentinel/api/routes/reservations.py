@@ -93,7 +93,7 @@ async def cancel_reservation(
 
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
-    over = f"Reservation {id_} is over, but another daemon would restore it"
+    over = f"Reservation {id_} has ended, but another daemon would restore it"
     kind, writer = GrantKind.RESERVATION, context.reservation_writer
     return await end_stored(context, writer, over, CancelGrant, by=by, kind=kind, id=id_)
 

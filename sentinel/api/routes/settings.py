@@ -103,5 +103,5 @@ async def end_session(name: Annotated[str, Path()], context: ContextDep, by: By)
 
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
-    over = f"Session {name} is over, but another daemon would restore it"
+    over = f"Session {name} has ended, but another daemon would restore it"
     return await end_stored(context, context.session_writer, over, EndSession, by=by, name=name)

@@ -81,7 +81,7 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     if run is None:
         raise RefusedError(Refusal.NOT_FOUND, "no burn-in runs")
     if command.id not in {None, run.id}:
-        raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} is over; {run.id} runs")
+        raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} has ended; {run.id} runs")
     check_owner(command.by, run.by, "the burn-in")
     left = [uuid for uuid in run.gpus if uuid not in run.done]
     reason = command.reason or f"cancelled by {command.by}"

@@ -104,7 +104,7 @@ def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]
     suspended = []
     for session in sessions:
         if session.name in state.sessions:  # only of a file that was written by hand
-            suspended.append(f"session {session.name}: another session has its name; it is over")
+            suspended.append(f"session {session.name}: another session has its name; it has ended")
             continue
         unfit = _why_unfit(state, session)
         try:

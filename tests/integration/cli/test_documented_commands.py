@@ -46,8 +46,8 @@ CODES = {
     # The run that the report is of has the verdict FAIL.
     r"sentinel report(?! --compare).*": {1},
 }
-#: The documents whose examples in Python are modules that commands of theirs name.
-MODULES = {"retention": "retention", "traffic": "class Traffic"}
+#: The modules of examples/workloads that commands of the documents name.
+MODULES = ("retention", "traffic")
 
 
 def of_here() -> list[Command]:
@@ -112,8 +112,8 @@ class Desk:
             place.parent.mkdir(parents=True, exist_ok=True)
             report = report_of(RUNS["FAIL"], place)
             (place / "report.json").write_text(json.dumps(report))
-        for name, part in MODULES.items():
-            (self.folder / f"{name}.py").write_text(example(part))
+        for name in MODULES:
+            shutil.copy(ROOT / f"examples/workloads/{name}.py", self.folder)
 
     def run(self, text: str, *, endless: bool = False) -> tuple[int, str]:
         """Run a command by a shell; return its exit code and its output."""
@@ -135,15 +135,6 @@ class Desk:
                 return process.returncode, first + output
             output, _ = process.communicate(timeout=3 * TIMEOUT_S)
         return process.returncode, output
-
-
-def example(part: str) -> str:
-    """Find the example in Python of docs/guides/workloads.md that defines something."""
-    text = (ROOT / "docs" / "guides/workloads.md").read_text()
-    found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    only: str
-    (only,) = (one for one in found if part in one and ("def " in one or "class " in one))
-    return only
 
 
 @pytest.fixture

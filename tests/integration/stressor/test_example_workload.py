@@ -64,10 +64,7 @@ def test_the_package_of_the_document_runs_by_its_name(
     source.mkdir()
     (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (source / "pyproject.toml").write_text(project)
-    (module,) = (
-        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Traffic" in block
-    )
-    (source / "traffic.py").write_text(module)
+    shutil.copy(EXAMPLE.parent / "workloads/traffic.py", source)
     install(source, installed)
     flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "traffic:turns=2")
     with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as sentinel:

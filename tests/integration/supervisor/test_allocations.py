@@ -51,7 +51,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
 
     daemon.run("allocate", "shell", "2GiB", "--gpus", "0")
     assert json.loads(daemon.run("status", "--json"))["allocations"][0]["id"] == "shell"
-    assert "is over" in daemon.run("allocate", "--cancel", "shell")
+    assert "has ended" in daemon.run("allocate", "--cancel", "shell")
     too_much = daemon.run_unchecked("allocate", "shell", "16GiB")
     assert (too_much.code, too_much.out) == (1, "")
     assert "GiB can be allocated" in too_much.err

@@ -199,7 +199,7 @@ def test_a_start_without_room_for_its_files_is_refused_whole(
 #: What a client asks for, and what else it is told where that cannot be stored.
 COMMANDS = {
     ("reserve", "--gpus", "0", "--for", "1h", "--reason", "new"): None,
-    ("reserve", "--cancel", "all"): "is over, but another daemon would restore it",
+    ("reserve", "--cancel", "all"): "has ended, but another daemon would restore it",
     ("session", "start", "train", "--gpus", "0", "memory=50%"): None,
     ("set", "--save", "grace=7s"): None,
 }

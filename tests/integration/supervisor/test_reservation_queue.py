@@ -53,8 +53,8 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             for place, pid in enumerate(first, 1):
                 before = small.stderr.readline()
                 assert before.startswith(f"  before it, at place {place}: ")
-                assert f"({user}, " in before
-                assert f" {pid})" in before
+                assert f" of {user} (" in before
+                assert f" {pid}) has been waiting for " in before
             shown = json.loads(daemon.run("reserve", "--list", "--json"))["queue"]
             assert [one["place"] for one in shown] == [1, 2, 3]
             assert "queue 3: " in daemon.run("status")

@@ -140,7 +140,7 @@ def test_an_answer_names_gpus_with_the_same_reason_together() -> None:
     node.set_busy(1, busy=False)
     node.reserve("one", gpus=(1,))
     mixed = node.reserve("b", count=1, wait=False).text
-    assert mixed == ("GPUs 0, 2-3 are in use by others; GPU 1 is reserved (one)")
+    assert mixed == "GPUs 0, 2-3 are in use by others; GPU 1 is reserved (one)"
 
 
 def test_an_answer_has_at_most_four_reasons() -> None:

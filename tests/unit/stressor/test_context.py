@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+import runpy
 import threading
 import time
 from collections.abc import Iterator
@@ -284,10 +284,9 @@ def test_a_reserve_is_left_free_for_any_target(bench: Bench, target: MemoryTarge
 
 @pytest.mark.parametrize("name", ["retention", "Traffic"])
 def test_the_examples_of_the_documents_work(bench: Bench, name: str) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "guides/workloads.md").read_text()
-    examples: dict[str, Any] = {"__name__": "example"}
-    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        exec(compile(code, "document", "exec"), examples)  # noqa: S102 - our documents
+    examples = runpy.run_path(
+        str(Path(__file__).parents[3] / f"examples/workloads/{name.lower()}.py")
+    )
 
     def stop_after_three_iterations() -> None:
         until = time.monotonic() + 60
