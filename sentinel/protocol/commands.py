@@ -278,6 +278,8 @@ class CancelGrant(_Command):
 
     kind: GrantKind
     id: str
+    #: Its client no longer waits: the reply to a request says for what it still waits.
+    gives_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

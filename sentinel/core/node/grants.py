@@ -288,7 +288,7 @@ def cancel(state: State, command: CancelGrant, seen: Observation) -> Accepted:
     """End a grant, or take a request out of the queue."""
     found = _find(state, command)
     text = f"{_noun(found)} has ended"
-    if isinstance(found, Reservation) and not found.gpus:
+    if command.gives_up and isinstance(found, Reservation) and not found.gpus:
         text = why_waiting(state, found)
     return Accepted(_end(state, found, command.by, seen), text, found.gpus)
 
