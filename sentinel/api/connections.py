@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from sentinel.api.access import Peer, local_level, peer_of
 from sentinel.api.bodies import MEDIA_TYPE, problem_body
 from sentinel.api.turns import Turns
+from sentinel.host.keepalive import keep_alive
 from sentinel.protocol.commands import AccessPolicy, Level
 from sentinel.protocol.problem import Code
 
@@ -80,7 +81,8 @@ class Connection(H11Protocol):
         """Read the peer's identity, and wait for a request."""
         super().connection_made(transport)
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined] # of asyncio's own loop
-        self.peer = peer_of(transport.get_extra_info("socket"))
+        connection = transport.get_extra_info("socket")
+        self.peer = peer_of(connection)
         self.since = self.loop.time()
         level = Level.NONE
         if self.peer.via == "unix":
@@ -89,6 +91,7 @@ class Connection(H11Protocol):
             self.kind = "owner" if level is Level.OWN else operates
             self.user = f"uid {self.peer.uid}"
         else:
+            keep_alive(connection)
             self.kind = UNPROVEN
             self._close_oldest(self._of_kind(UNPROVEN), MAX_UNPROVEN)
             here = [

@@ -330,7 +330,7 @@ class ReservationVerbs(Verbs):
         Raises:
             NoSuchGpuError: A GPU does not exist.
             ConflictError: The GPUs are not available; names their holders.
-            ConfigError: Nothing ends the reservation.
+            ConfigError: Nothing ends the reservation, or ``among`` is given without a number.
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
         # Short, since people type it to end the reservation.
@@ -338,6 +338,9 @@ class ReservationVerbs(Verbs):
         body: dict[str, Any] = {"reason": reason, "bound": bound}
         if isinstance(gpus, int):
             body["count"] = gpus
+        elif among is not None:
+            what = f"among: {gpus!r} names GPUs, and is no number of them"
+            raise ConfigError(what, "Give a number of GPUs with among, or leave it out.")
         named = among if isinstance(gpus, int) else gpus
         if named is not None:
             body["gpus"] = selectors(named)
