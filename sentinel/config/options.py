@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 from sentinel.errors import ConfigError
@@ -173,30 +173,20 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split("+")]
 
 
-def check_plan(plan: str) -> None:
-    """Check the names of the phases of ``mixed``, if they are not all.
+def check_plan(workload: str, names: Sequence[str]) -> Callable[[str], None]:
+    """Build the check of the names in the plan of a workload, if they are not all.
 
-    Raises:
-        ConfigError: A phase is unknown.
+    The check raises ConfigError for an unknown name.
     """
-    for name in split_names(plan) if plan != ALL else ():
-        if name not in PHASES:
-            known = ", ".join(PHASES)
-            what = f"mixed: there is no {name!r} in plan={plan!r}"
-            raise ConfigError(what, f"Write some of {known} with a plus between them, or {ALL}.")
 
+    def check(plan: str) -> None:
+        for name in split_names(plan) if plan != ALL else ():
+            if name not in names:
+                what = f"{workload}: there is no {name!r} in plan={plan!r}"
+                some = f"Write some of {', '.join(names)}"
+                raise ConfigError(what, f"{some} with a plus between them, or {ALL}.")
 
-def check_units(plan: str) -> None:
-    """Check the names of the units of ``units``, if they are not all.
-
-    Raises:
-        ConfigError: A unit is unknown.
-    """
-    for name in split_names(plan) if plan != ALL else ():
-        if name not in UNITS:
-            known = ", ".join(UNITS)
-            what = f"units: there is no {name!r} in plan={plan!r}"
-            raise ConfigError(what, f"Write some of {known} with a plus between them, or {ALL}.")
+    return check
 
 
 def check_patterns(patterns: str) -> None:
@@ -218,8 +208,8 @@ Size = Annotated[int, check_size]
 Seeds = Annotated[int, _within("seeds", 1, 1000)]
 #: Which results are checked: all, one in 16, or none.
 Verify = Literal["full", "sample", "off"]
-Plan = Annotated[str, check_plan]
-UnitPlan = Annotated[str, check_units]
+Plan = Annotated[str, check_plan("mixed", PHASES)]
+UnitPlan = Annotated[str, check_plan("units", UNITS)]
 PhaseSeconds = Annotated[float, _within("seconds", 0.1, 3600)]
 Patterns = Annotated[str, check_patterns]
 #: How many seconds a stripe is left untouched; 0 leaves none.
