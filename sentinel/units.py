@@ -26,6 +26,9 @@ _RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 #: No host has so many GPUs. Each may be a range of a thousand.
 _MAX_SELECTORS = 256
 
+#: The number of the signal that the kernel sends where memory runs out.
+_SIGKILL = 9
+
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
     """Parse a number with a unit; return None if the text is something else.
@@ -206,10 +209,6 @@ def format_brief(seconds: float) -> str:
         if round(seconds / size) < most:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
-
-
-#: The number of the signal that the kernel sends where memory runs out.
-_SIGKILL = 9
 
 
 def format_exit(code: int) -> str:

@@ -45,6 +45,23 @@ _ADMINISTRATION = frozenset(
 #: The beginning of the path of a session, which administrators end: sessions are settings.
 _SESSION = "/v1/sessions/"
 
+#: From Linux's <asm-generic/socket.h>; the socket module does not have it.
+_SO_PEERGROUPS = 59
+#: pid_t, uid_t, gid_t, as in struct ucred.
+_UCRED = struct.Struct("iII")
+#: The largest buffer of the standard library's getsockopt: 256 groups of four bytes.
+_MAX_GROUPS_BYTES = 1024
+
+#: A token has 43 characters; an administrator may write a longer one.
+_MAX_TOKEN_BYTES = 4096
+
+#: The size of a request line with its headers.
+MAX_HEADER_BYTES = 16 * 1024
+#: The size of a request's body.
+MAX_BODY_BYTES = 64 * 1024
+#: A larger body is read and discarded, up to this size.
+_MAX_DISCARDED_BYTES = 2**20
+
 
 def needed_level(method: str, path: str) -> Level:
     """Determine the level that a request needs; the supervisor may refuse it nevertheless.
@@ -91,14 +108,6 @@ def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
         f"{peer.caller(level)} {_MAY[level]}. Ask {owner}, who runs this daemon, for"
         f" `sentinel start {grant}`."
     )
-
-
-#: From Linux's <asm-generic/socket.h>; the socket module does not have it.
-_SO_PEERGROUPS = 59
-#: pid_t, uid_t, gid_t, as in struct ucred.
-_UCRED = struct.Struct("iII")
-#: The largest buffer of the standard library's getsockopt: 256 groups of four bytes.
-_MAX_GROUPS_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +159,6 @@ def peer_of(connection: socket.socket) -> Peer:
         started=process.started if process else None,
         groups=frozenset({gid, *groups}),
     )
-
-
-#: A token has 43 characters; an administrator may write a longer one.
-_MAX_TOKEN_BYTES = 4096
 
 
 class TokenFile:
@@ -220,14 +225,6 @@ class TokenFile:
                 os.close(file)
         except (OSError, ValueError):
             return ""
-
-
-#: The size of a request line with its headers.
-MAX_HEADER_BYTES = 16 * 1024
-#: The size of a request's body.
-MAX_BODY_BYTES = 64 * 1024
-#: A larger body is read and discarded, up to this size.
-_MAX_DISCARDED_BYTES = 2**20
 
 
 class AccessMiddleware:

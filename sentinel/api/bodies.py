@@ -62,7 +62,37 @@ AllocationId = Annotated[
     str,
     Field(pattern=_NAME, description="The allocation's id: letters, digits and `._:-`."),
 ]
+Bound = Annotated[bool, Field(description="End it with the calling process; Unix socket only.")]
 SettingText = Annotated[str, Field(max_length=4096)]
+
+MEDIA_TYPE = "application/problem+json"
+#: The schema of Problem in the OpenAPI document.
+PROBLEM_REFERENCE = "#/components/schemas/Problem"
+
+#: The header of a response before the end of the request, which ends the connection.
+CLOSE = {"connection": "close"}
+#: Invalid fields that one error lists.
+_MAX_LISTED = 5
+#: The most characters of a wrong text that are repeated.
+_MAX_INPUT_LENGTH = 80
+
+#: What is wrong with a value, by pydantic's type of the error; the rest has pydantic's own words.
+_WRONG = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "is not a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "is not an object"),
+    **dict.fromkeys(("enum", "literal_error"), "is not {expected}"),
+    "string_type": "is not text",
+    "list_type": "is not a list",
+    "greater_than": "is not above {gt:.15g}",
+    "greater_than_equal": "is below {ge:.15g}",
+    "less_than_equal": "is above {le:.15g}",
+    "string_too_short": "has fewer than {min_length} characters",
+    "string_too_long": "has more than {max_length} characters",
+    "too_short": "has fewer than {min_length} entries",
+    "too_long": "has more than {max_length} entries",
+}
 
 
 class RequestModel(BaseModel):
@@ -164,9 +194,7 @@ class BurninRequest(RequestModel):
     fail_fast: bool = Field(
         default=False, description="A GPU on which an error was found does no more of the plan."
     )
-    bound: bool = Field(
-        default=False, description="End it with the calling process; Unix socket only."
-    )
+    bound: Bound = False
     done: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         max_length=128,
@@ -189,9 +217,7 @@ class ReservationRequest(RequestModel):
     wait_s: WaitS | None = Field(
         default=30.0, description="Maximum wait in seconds; null is no limit."
     )
-    bound: bool = Field(
-        default=False, description="End it with the calling process; Unix socket only."
-    )
+    bound: Bound = False
 
 
 class AllocationRequest(RequestModel):
@@ -206,18 +232,6 @@ class AllocationRequest(RequestModel):
         description="Another process of the same user instead of the caller; Unix socket only.",
     )
     wait_s: WaitS = 30.0
-
-
-MEDIA_TYPE = "application/problem+json"
-#: The schema of Problem in the OpenAPI document.
-PROBLEM_REFERENCE = "#/components/schemas/Problem"
-
-#: The header of a response before the end of the request, which ends the connection.
-CLOSE = {"connection": "close"}
-#: Invalid fields that one error lists.
-_MAX_LISTED = 5
-#: The most characters of a wrong text that are repeated.
-_MAX_INPUT_LENGTH = 80
 
 
 class ProblemError(Exception):
@@ -372,22 +386,3 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
         return f"{where}: {shown} is not allowed; allowed are {FORMS[context['pattern']]}"
     said = _WRONG.get(kind)
     return f"{where}: {error['msg'] if said is None else f'{shown} {said.format(**context)}'}"
-
-
-#: What is wrong with a value, by pydantic's type of the error; the rest has pydantic's own words.
-_WRONG = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "is not a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "is not an object"),
-    **dict.fromkeys(("enum", "literal_error"), "is not {expected}"),
-    "string_type": "is not text",
-    "list_type": "is not a list",
-    "greater_than": "is not above {gt:.15g}",
-    "greater_than_equal": "is below {ge:.15g}",
-    "less_than_equal": "is above {le:.15g}",
-    "string_too_short": "has fewer than {min_length} characters",
-    "string_too_long": "has more than {max_length} characters",
-    "too_short": "has fewer than {min_length} entries",
-    "too_long": "has more than {max_length} entries",
-}

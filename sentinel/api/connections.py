@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from sentinel.api.access import Peer, local_level, peer_of
 from sentinel.api.bodies import MEDIA_TYPE, problem_body
 from sentinel.api.turns import Turns
+from sentinel.host.keepalive import keep_alive
 from sentinel.protocol.commands import AccessPolicy, Level
 from sentinel.protocol.problem import Code
 
@@ -27,6 +28,14 @@ REQUEST_TIMEOUT_S = 5.0
 STALL_TIMEOUT_S = 10.0
 #: The same for a connection over TCP that has not shown a token yet.
 UNPROVEN_TIMEOUT_S = 2.0
+
+#: Connections over TCP that have not shown a token, in total and from one address. Beyond this, the
+#: oldest is closed: a client sends its token at once, long before it is the oldest. More than are
+#: accepted in one turn of the loop, since a token is read in the next one.
+MAX_UNPROVEN = 256
+MAX_UNPROVEN_OF_ADDRESS = 128
+#: The kind of a connection over TCP that has not shown a token.
+UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)
@@ -47,13 +56,6 @@ LIMITS = {
     "reader": Limit(256, 32, "users who may only read"),
     "tcp": Limit(128, 64, "clients with a token"),
 }
-#: Connections over TCP that have not shown a token, in total and from one address. Beyond this, the
-#: oldest is closed: a client sends its token at once, long before it is the oldest. More than are
-#: accepted in one turn of the loop, since a token is read in the next one.
-MAX_UNPROVEN = 256
-MAX_UNPROVEN_OF_ADDRESS = 128
-#: The kind of a connection over TCP that has not shown a token.
-UNPROVEN = "unproven"
 
 
 class Connection(H11Protocol):
@@ -79,7 +81,8 @@ class Connection(H11Protocol):
         """Read the peer's identity, and wait for a request."""
         super().connection_made(transport)
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined] # of asyncio's own loop
-        self.peer = peer_of(transport.get_extra_info("socket"))
+        connection = transport.get_extra_info("socket")
+        self.peer = peer_of(connection)
         self.since = self.loop.time()
         level = Level.NONE
         if self.peer.via == "unix":
@@ -88,6 +91,7 @@ class Connection(H11Protocol):
             self.kind = "owner" if level is Level.OWN else operates
             self.user = f"uid {self.peer.uid}"
         else:
+            keep_alive(connection)
             self.kind = UNPROVEN
             self._close_oldest(self._of_kind(UNPROVEN), MAX_UNPROVEN)
             here = [

@@ -33,7 +33,7 @@ from sentinel.api.supervisor_link import (
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import verified_store
 from sentinel.host.paths import shared_folder
-from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
@@ -61,6 +61,26 @@ T = TypeVar("T")
 THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 #: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
 _SIGNAL = Caller(via="signal", level=Level.OWN)
+
+#: Problems of every route.
+_COMMON = (
+    Code.UNAUTHORIZED,
+    Code.FORBIDDEN,
+    Code.TOO_LARGE,
+    Code.INTERNAL,
+    Code.UNAVAILABLE,
+)
+_DESCRIPTIONS = {
+    401: "Over TCP: the token is missing or wrong.",
+    403: "This user or token may not do this, or this name of the host has no access.",
+    404: "The GPU or the id does not exist.",
+    409: "The request conflicts with another user's.",
+    413: "The request is too large.",
+    422: "A part of the request is invalid.",
+    500: "The API process failed.",
+    503: "The daemon does not answer or is ending, or there are too many connections.",
+    504: "The command did not complete in the given time.",
+}
 
 
 class ApiContext:
@@ -92,6 +112,7 @@ class ApiContext:
         shared = shared_folder(state)
         self.reservation_writer = StoreWriter(RESERVATIONS, state, self.report_warning)
         self.session_writer = StoreWriter(SESSIONS, state, self.report_warning)
+        self.fault_writer = StoreWriter(FAULTS, state, self.report_warning)
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -134,6 +155,7 @@ class ApiContext:
         match message:
             case HostView():
                 self.views.update(message)
+                self.fault_writer.update(message.known_faults)
                 self.grants.update()
                 self._watch.watch(_bound(message))
             case GpuView():
@@ -189,26 +211,6 @@ def _bound(host: HostView) -> dict[Bound, Caller]:
 
 
 # --- what routes share -----------------------------------------------------------------------
-
-#: Problems of every route.
-_COMMON = (
-    Code.UNAUTHORIZED,
-    Code.FORBIDDEN,
-    Code.TOO_LARGE,
-    Code.INTERNAL,
-    Code.UNAVAILABLE,
-)
-_DESCRIPTIONS = {
-    401: "Over TCP: the token is missing or wrong.",
-    403: "This user or token may not do this, or this name of the host has no access.",
-    404: "The GPU or the id does not exist.",
-    409: "The request conflicts with another user's.",
-    413: "The request is too large.",
-    422: "A part of the request is invalid.",
-    500: "The API process failed.",
-    503: "The daemon does not answer or is ending, or there are too many connections.",
-    504: "The command did not complete in the given time.",
-}
 
 
 async def _context(request: Request) -> ApiContext:
@@ -288,24 +290,29 @@ async def end_stored(
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, and cancel it if the client disconnects.
+    """Await ``work``, and cancel it if the client disconnects or its process ends.
 
-    Otherwise its result would have no owner.
+    Otherwise its result would have no owner. A child of the process may keep the connection open.
 
     Raises:
         ProblemError: The client has disconnected; no response can be sent.
     """
+    by, ended = await _caller(request), asyncio.Event()
+    watch = ProcessWatch(lambda _: ended.set())
     working = asyncio.create_task(work)
-    disconnect = asyncio.create_task(_disconnect(request))
+    tasks = working, asyncio.create_task(_disconnect(request)), asyncio.create_task(ended.wait())
     try:
-        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if by.started is not None:  # it is visible here
+            watch.watch({(None, ""): by})
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise ProblemError(Code.UNAVAILABLE, "The client has disconnected.")
     finally:
-        for task in (working, disconnect):
+        watch.watch({})
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(working, disconnect, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _disconnect(request: Request) -> None:

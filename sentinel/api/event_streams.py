@@ -30,6 +30,15 @@ SUBSCRIBERS = Places(64, "subscribers", "their clients")
 #: The approximate size of one write to a client.
 _CHUNK_BYTES = 64 * 1024
 
+#: The interval of changes; people do not read faster.
+INTERVAL_S = 1.0
+#: Kept changes. A client that falls further behind gets the whole state again.
+_MAX_CHANGES = 5
+#: Fields that differ between any two views.
+_TIMES = {"at", "read"}
+
+_STATUS, _CHANGES = TypeAdapter(Status), TypeAdapter(Changes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedEvent:
@@ -149,16 +158,6 @@ def _lost(count: int) -> bytes:
     """Encode the event that counts missing events."""
     body = json.dumps({"schema_version": 1, "count": count})
     return f"event: lost\ndata: {body}\n\n".encode()
-
-
-#: The interval of changes; people do not read faster.
-INTERVAL_S = 1.0
-#: Kept changes. A client that falls further behind gets the whole state again.
-_MAX_CHANGES = 5
-#: Fields that differ between any two views.
-_TIMES = {"at", "read"}
-
-_STATUS, _CHANGES = TypeAdapter(Status), TypeAdapter(Changes)
 
 
 class ChangeFeed:

@@ -326,7 +326,7 @@ class History:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await loop.run_in_executor(self._thread, self._close)
+                await loop.run_in_executor(self._thread, lambda: self._write().close())
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     # --- in the thread --------------------------------------------------------------------------
@@ -344,10 +344,6 @@ class History:
             sqlite3.Error: The query failed.
         """
         return self._write().query(function, time.monotonic())
-
-    def _close(self) -> None:
-        """Write the queue, and close the file."""
-        self._write().close()
 
     def _write(self) -> Database:
         if self._database is None:  # created here, since SQLite binds it to this thread

@@ -40,6 +40,8 @@ MIN_CHANGE_C = 1.0
 #: health (85 and 90), so that a stable GPU is within one threshold.
 STABLE_RANGE_C = 5.0
 
+_WHERE = "WHERE gpu = :gpu AND at >= :since AND at <= :until"
+
 
 def step_for(span: float, points: int) -> int:
     """Compute the step in seconds that divides a span into at most ``points`` readings."""
@@ -66,7 +68,6 @@ def _second_column(name: str) -> str:
     return name.replace("_min_", "_").replace("_max_", "_")
 
 
-_WHERE = "WHERE gpu = :gpu AND at >= :since AND at <= :until"
 _READINGS = (
     f"SELECT at, n, {', '.join(MINUTE_COLUMNS)} FROM minutes {_WHERE} UNION ALL"
     f" SELECT at, 1, {', '.join(map(_second_column, MINUTE_COLUMNS))}"

@@ -47,6 +47,32 @@ _TICKS_PER_DELETION = 6 * 3600
 #: Approximate sizes of rows.
 _SECOND_BYTES, _MINUTE_BYTES = 150, 230
 
+#: Part of each batch and rarely changed: unchanged rows are not written again.
+_GPU = (
+    "INSERT INTO gpus (gpu, uuid, idx, name) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
+    " SET idx = excluded.idx, name = excluded.name"
+    " WHERE idx != excluded.idx OR name != excluded.name"
+)
+_DELETE_USE = "DELETE FROM uses WHERE began = ? AND gpu = ? AND pid = ? AND started = ?"
+_SUMMARY = ", ".join(
+    [
+        *(f"avg({name}), min({name}), max({name})" for name in RANGED),
+        "sum(energy_j)",
+        *(f"avg({name})" for name in MEANS),
+        "max(health)",
+    ]
+)
+
+# The energy of a second is that since the previous reading: a GPU may be polled every two seconds,
+# so not each second has a reading. After a longer gap the energy is not known, and a reading counts
+# for its own second only. Before the first second is the last minute.
+_LAST_MINUTE = "(SELECT max(tick) FROM minutes AS minute WHERE minute.gpu = second.gpu)"
+_BEFORE = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {_LAST_MINUTE})"
+_IS_GAP = f"{_BEFORE} IS NULL OR tick - {_BEFORE} > {READING_MAX_AGE_S}"
+_ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS energy_j"
+#: The seconds with their energy.
+SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"
+
 
 def _range_columns(name: str) -> tuple[str, str, str]:
     """Name the columns of mean, minimum and maximum."""
@@ -107,31 +133,6 @@ _INSERT = {
     f" VALUES ({', '.join('?' * len(columns))})"
     for table, columns in _COLUMNS.items()
 }
-#: Part of each batch and rarely changed: unchanged rows are not written again.
-_GPU = (
-    "INSERT INTO gpus (gpu, uuid, idx, name) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE"
-    " SET idx = excluded.idx, name = excluded.name"
-    " WHERE idx != excluded.idx OR name != excluded.name"
-)
-_DELETE_USE = "DELETE FROM uses WHERE began = ? AND gpu = ? AND pid = ? AND started = ?"
-_SUMMARY = ", ".join(
-    [
-        *(f"avg({name}), min({name}), max({name})" for name in RANGED),
-        "sum(energy_j)",
-        *(f"avg({name})" for name in MEANS),
-        "max(health)",
-    ]
-)
-
-# The energy of a second is that since the previous reading: a GPU may be polled every two seconds,
-# so not each second has a reading. After a longer gap the energy is not known, and a reading counts
-# for its own second only. Before the first second is the last minute.
-_LAST_MINUTE = "(SELECT max(tick) FROM minutes AS minute WHERE minute.gpu = second.gpu)"
-_BEFORE = f"coalesce(lag(tick) OVER (PARTITION BY gpu ORDER BY tick), {_LAST_MINUTE})"
-_IS_GAP = f"{_BEFORE} IS NULL OR tick - {_BEFORE} > {READING_MAX_AGE_S}"
-_ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS energy_j"
-#: The seconds with their energy.
-SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"
 
 
 class InvalidFileError(Exception):

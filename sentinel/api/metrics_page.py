@@ -35,7 +35,7 @@ from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
 from sentinel.host.procfs import read_usage
 from sentinel.host.regular_file import count_set_aside
-from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS
 from sentinel.host.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec, Level
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
@@ -115,6 +115,19 @@ _TYPES = {
     "remapped_uncorrected_total": ("remapped_rows_total", "uncorrected"),
 }
 
+#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
+_TEXT = "text/plain;version=0.0.4"
+_OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+#: The time for which a written page is served again: the supervisor does not publish changes more
+#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
+#: processor time.
+_CACHE_S = 0.25
+#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
+_GZIP_LEVEL = 1
+
+#: The path of the metrics, here and in the API.
+PATH = "/metrics"
+
 
 class DaemonCollector(Collector):
     """Collects all metrics at the time of a scrape.
@@ -136,6 +149,7 @@ class DaemonCollector(Collector):
         self._state_files = (
             state / RESERVATIONS.name,
             state / SESSIONS.name,
+            state / FAULTS.name,
             state / HISTORY_FILE,
             shared_folder(state) / verified_store.NAME,
         )
@@ -359,17 +373,6 @@ class _GpuMetrics:
         return None if at is None else max(0.0, self._now - at)
 
 
-#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
-_TEXT = "text/plain;version=0.0.4"
-_OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-#: The time for which a written page is served again: the supervisor does not publish changes more
-#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
-#: processor time.
-_CACHE_S = 0.25
-#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
-_GZIP_LEVEL = 1
-
-
 @dataclass(frozen=True)
 class _Page:
     """A written page."""
@@ -428,10 +431,6 @@ def _format(accept: str) -> str:
     except (TypeError, ValueError):  # a version that is not a number
         return _TEXT
     return _OPENMETRICS if content_type.startswith("application/openmetrics-text") else _TEXT
-
-
-#: The path of the metrics, here and in the API.
-PATH = "/metrics"
 
 
 class ScrapeApp:

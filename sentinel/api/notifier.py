@@ -31,6 +31,13 @@ Key = tuple[str, str | None]
 #: Waiting notifications; further ones are dropped.
 MAX_WAITING = 256
 
+#: Pauses between the attempts for one notification, in seconds; after the last it is lost.
+PAUSES_S = (1.0, 4.0, 15.0, 60.0, 120.0)
+#: The subject of warnings; they are not sent themselves.
+ABOUT = "notify"
+#: The version of the JSON.
+_SCHEMA_VERSION = 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Notification:
@@ -99,13 +106,6 @@ class Outbox:
         self._taken[first.key] = now
         return first
 
-
-#: Pauses between the attempts for one notification, in seconds; after the last it is lost.
-PAUSES_S = (1.0, 4.0, 15.0, 60.0, 120.0)
-#: The subject of warnings; they are not sent themselves.
-ABOUT = "notify"
-#: The version of the JSON.
-_SCHEMA_VERSION = 1
 
 Send = Callable[[str, str, bytes], Awaitable[None]]
 

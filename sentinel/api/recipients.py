@@ -24,6 +24,25 @@ from sentinel.config.services import parse_webhook
 from sentinel.host.regular_file import read_regular
 from sentinel.protocol import __version__
 
+#: The time for one run, in seconds; then its process group is killed.
+COMMAND_TIMEOUT_S = 30.0
+#: The longest value of a variable, in characters.
+_MAX_VALUE = 4096
+#: As many links as the kernel follows in one path.
+_MAX_LINKS = 40
+#: Variables that are the daemon's alone.
+_OWN = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "MALLOC_ARENA_MAX")
+
+#: The time for one attempt, from the lookup of the name to the status line, in seconds.
+WEBHOOK_TIMEOUT_S = 10.0
+#: The largest line or head of a response.
+_MAX_HEAD_BYTES = 16 * 1024
+#: The largest file with a URL, a token or a key.
+_MAX_FILE_BYTES = 4096
+_STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-5][0-9][0-9])(?: [^\r\n]*)?\r?\n")
+#: Statuses after which the same request may succeed: Request Timeout, Too Early, Too Many Requests.
+_RETRIED = {408, 425, 429}
+
 
 class DeliveryError(Exception):
     """A notification was not accepted.
@@ -36,16 +55,6 @@ class DeliveryError(Exception):
     def __init__(self, why: str, *, final: bool = False) -> None:
         super().__init__(why)
         self.final = final
-
-
-#: The time for one run, in seconds; then its process group is killed.
-COMMAND_TIMEOUT_S = 30.0
-#: The longest value of a variable, in characters.
-_MAX_VALUE = 4096
-#: As many links as the kernel follows in one path.
-_MAX_LINKS = 40
-#: Variables that are the daemon's alone.
-_OWN = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "MALLOC_ARENA_MAX")
 
 
 class CommandHook:
@@ -164,17 +173,6 @@ def environment(name: str, id_: str, body: Mapping[str, Any]) -> dict[str, str]:
         text = value if isinstance(value, str) else json.dumps(value)
         variables[f"SENTINEL_{key}"] = text.replace("\0", "")[:_MAX_VALUE]
     return variables
-
-
-#: The time for one attempt, from the lookup of the name to the status line, in seconds.
-WEBHOOK_TIMEOUT_S = 10.0
-#: The largest line or head of a response.
-_MAX_HEAD_BYTES = 16 * 1024
-#: The largest file with a URL, a token or a key.
-_MAX_FILE_BYTES = 4096
-_STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-5][0-9][0-9])(?: [^\r\n]*)?\r?\n")
-#: Statuses after which the same request may succeed: Request Timeout, Too Early, Too Many Requests.
-_RETRIED = {408, 425, 429}
 
 
 class Webhook:

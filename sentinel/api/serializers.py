@@ -22,12 +22,13 @@ _MIN_UUID_LENGTH = 12
 T = TypeVar("T")
 
 
-def _like(kind: type[T], source: object, **others: Any) -> T:
-    """Build a response with the fields that its source has, too, and with all others."""
+def _like(kind: type[T], *sources: object, **others: Any) -> T:
+    """Build a response with the fields that its sources have, too, and with all others."""
     names = {field.name for field in dataclasses.fields(kind)} - others.keys()  # type: ignore[arg-type]
-    return kind(
-        **others, **{name: getattr(source, name) for name in names if hasattr(source, name)}
-    )
+    found = {
+        name: getattr(source, name) for source in sources for name in names if hasattr(source, name)
+    }
+    return kind(**others, **found)
 
 
 def _begun(
@@ -60,16 +61,11 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
     return _like(
         api_types.DaemonInfo,
         spec,
+        host,
         host=node_name(),
-        pid=host.pid,
-        phase=host.phase,
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
-        driver=host.driver,
-        simulated=host.simulated,
-        workload=host.workload,
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
-        ending=host.ending,
     )
 
 

@@ -121,6 +121,7 @@ async def _serve(
         for job in (
             context.reservation_writer.run(),
             context.session_writer.run(),
+            context.fault_writer.run(),
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),

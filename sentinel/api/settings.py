@@ -97,7 +97,7 @@ class DaemonSettings:
 
         def read_and_plan() -> ChangePlan:
             # A file that was found at the start is reread; otherwise, there may be one now.
-            file = find_file(self._spec.config, os.environ, Path(os.environ.get("HOME") or "/"))
+            file = find_file(self._spec.config, os.environ)
             sources = Present(
                 given=self.given,
                 file=() if file is None else read_file(file),

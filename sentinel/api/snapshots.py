@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
-from sentinel.config.gpu_selection import select_gpus
+from sentinel.config.gpu_selection import gpus_of, select_gpus
 from sentinel.host.last_verdicts import LastVerdict
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
@@ -31,6 +31,9 @@ T = TypeVar("T", bound=Grant)
 
 #: The maximum age of a healthy supervisor's views: it sends all of them once a second.
 STATE_MAX_AGE_S = 5.0
+
+#: The states in which a stressor holds GPU memory, or may hold some.
+_HOLDING = {"STARTING", "RUNNING", "STOPPING"}
 
 
 class Views:
@@ -142,17 +145,7 @@ class Views:
         Raises:
             ProblemError: They are not known yet.
         """
-        return tuple(
-            Gpu(
-                uuid=view.uuid,
-                index=view.index,
-                name=view.name,
-                pci_bus_id=view.pci_bus_id,
-                memory_total=view.memory_total,
-                renumbered=view.renumbered,
-            )
-            for view in self.gpus
-        )
+        return gpus_of(self.gpus)
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``condition`` is true; return False at ``deadline``, of the monotonic clock.
@@ -168,10 +161,6 @@ class Views:
                 return False
             await self._broadcast.wait(remaining)
         return True
-
-
-#: The states in which a stressor holds GPU memory, or may hold some.
-_HOLDING = {"STARTING", "RUNNING", "STOPPING"}
 
 
 async def stressors_gone(views: Views, gpus: tuple[str, ...], deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""What outlives the daemon, in files: reservations, sessions, verified work; and verdicts."""
+"""What outlives the daemon, in files: reservations, sessions, faults, work; and verdicts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,29 @@ from sentinel.host.timed_file import Clocks, TimedFile
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import GpuView, Reservation, Session, VerifiedCounts
+from sentinel.protocol.views import (
+    GpuView,
+    KnownFaults,
+    Reservation,
+    Session,
+    VerifiedCounts,
+)
 
-T = TypeVar("T", Reservation, Session)
+T = TypeVar("T", Reservation, Session, KnownFaults)
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
 #: The time for a change to be written to the file.
 _WRITE_TIMEOUT_S = 5.0
+
+#: How often the folder is looked at, in seconds. A burn-in takes hours.
+_LOOK_EVERY_S = 30.0
+
+#: How often the file is written if something has changed, in seconds. A crash of the host costs
+#: that much work.
+_WRITE_EVERY_S = 60.0
+#: Wrong results are written at once, since such a GPU may crash its host; this often at most.
+_WRITE_WRONG_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +154,6 @@ def _not_written(otherwise: str, why: str) -> ProblemError:
     return ProblemError(Code.UNAVAILABLE, f"{otherwise}: {why}.")
 
 
-#: How often the folder is looked at, in seconds. A burn-in takes hours.
-_LOOK_EVERY_S = 30.0
-
-
 class BurninVerdicts:
     """The verdicts, read again when a report has been added or changed.
 
@@ -178,13 +189,6 @@ class BurninVerdicts:
         for uuid in self.gpus.keys() - found:
             del self.gpus[uuid]
         self._read = paths
-
-
-#: How often the file is written if something has changed, in seconds. A crash of the host costs
-#: that much work.
-_WRITE_EVERY_S = 60.0
-#: Wrong results are written at once, since such a GPU may crash its host; this often at most.
-_WRITE_WRONG_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

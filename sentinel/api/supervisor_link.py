@@ -36,6 +36,15 @@ _KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = (
     *typing.get_args(SupervisorMessage),
 )
 
+_CODES = {
+    Refusal.NO_SUCH_GPU: Code.NO_SUCH_GPU,
+    Refusal.NOT_FOUND: Code.NOT_FOUND,
+    Refusal.INVALID: Code.INVALID,
+    Refusal.CONFLICT: Code.CONFLICT,
+    Refusal.FORBIDDEN: Code.FORBIDDEN,
+    Refusal.ENDING: Code.ENDING,
+}
+
 
 class SupervisorLink:
     """The channel, read by the running event loop.
@@ -193,16 +202,6 @@ class SupervisorLink:
             with contextlib.suppress(asyncio.InvalidStateError):
                 waiting.set_exception(ProblemError(Code.UNAVAILABLE, "The daemon has ended."))
         self._on_end(error)
-
-
-_CODES = {
-    Refusal.NO_SUCH_GPU: Code.NO_SUCH_GPU,
-    Refusal.NOT_FOUND: Code.NOT_FOUND,
-    Refusal.INVALID: Code.INVALID,
-    Refusal.CONFLICT: Code.CONFLICT,
-    Refusal.FORBIDDEN: Code.FORBIDDEN,
-    Refusal.ENDING: Code.ENDING,
-}
 
 
 def check_accepted(reply: CommandReply) -> CommandReply:

@@ -28,6 +28,13 @@ _GROWING = ("_throttled_s", ".speed_mbps", ".effective_ber")
 #: Counters have this ending; everything else is a mode, a limit or a reading of the moment.
 _COUNTER = "_total"
 
+#: A smaller difference of two medians is not worth a look, in percent.
+NOTABLE_PERCENT = 1.0
+
+SCHEMA_VERSION = "1.0"
+
+_NAMES = ("flops_per_s", "bytes_per_s", "power_w", "temperature_c")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
@@ -81,14 +88,6 @@ def _flat(counters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                         yield f"nvlink{link['link']}.{key}", reading
         else:
             yield name, tuple(value) if isinstance(value, list) else value
-
-
-#: A smaller difference of two medians is not worth a look, in percent.
-NOTABLE_PERCENT = 1.0
-
-SCHEMA_VERSION = "1.0"
-
-_NAMES = ("flops_per_s", "bytes_per_s", "power_w", "temperature_c")
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,19 @@ from sentinel.web.document import html_document
 #: The worst first.
 _VERDICTS = tuple(Verdict)
 
+#: The order of the checks, by their status.
+_STATUSES = ("fail", "warn", "not tested", "pass", "n/a")
+
+#: The file of each format in the folder of a run; report.json is the last, so that it is there only
+#: if all others are.
+FILES: Mapping[str, str] = {
+    "text": "report.txt",
+    "html": "report.html",
+    "junit": "junit.xml",
+    "ocp": "ocp.jsonl",
+    "json": "report.json",
+}
+
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
@@ -160,9 +173,6 @@ def _phase_line(phase: Mapping[str, Any], why: str | None) -> str:
 
 # --- the page --------------------------------------------------------------------------------
 
-#: The order of the checks, by their status.
-_STATUSES = ("fail", "warn", "not tested", "pass", "n/a")
-
 
 def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
     """Build the page of a report.
@@ -245,16 +255,6 @@ FORMATS: Mapping[str, Callable[[Any, Report], str]] = {
     "ocp": lambda _, report: "\n".join(ocp_lines(report)),
     "json": lambda _, report: json.dumps(report, indent=1),
     "summary": lambda _, report: verdict_summary(report),
-}
-
-#: The file of each format in the folder of a run; report.json is the last, so that it is there only
-#: if all others are.
-FILES: Mapping[str, str] = {
-    "text": "report.txt",
-    "html": "report.html",
-    "junit": "junit.xml",
-    "ocp": "ocp.jsonl",
-    "json": "report.json",
 }
 
 

@@ -27,42 +27,6 @@ MAX_TEXT = 200
 #: An address after ``PCI:`` or a space; ``10de:2330`` is the number of a model.
 _PLACE = re.compile(rf"(?:\bPCI:|(?<![\w:.-]))({ADDRESS})")
 
-
-def find_address(text: str) -> str | None:
-    """Find the first PCI address in a text, or None."""
-    match = _PLACE.search(text)
-    return None if match is None else match[1]
-
-
-# --- lines -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelFault:
-    """One fault line of the kernel's log."""
-
-    #: Its row in the table of faults.
-    kind: str
-    #: The device that has the fault, as the line names it; empty if it names none.
-    device: str
-    #: The device that reported it, such as the port above; empty if that is the same.
-    reporter: str = ""
-    #: The driver of the device that reported it; empty if the line does not name it.
-    driver: str = ""
-    #: When, by the monotonic clock.
-    at: float
-    text: str
-    #: The number of an SXid, or None.
-    number: int | None = None
-
-    @property
-    def same(self) -> tuple[object, ...]:
-        """What equal events have in common; a PCIe error is reported in several lines."""
-        text = "" if self.kind.startswith(("aer.", "nvrm.")) else self.text.removesuffix(" (First)")
-        device = device_of(self.device) or device_of(self.reporter)
-        return self.kind, device, self.number, text
-
-
 _SXID = re.compile(
     r"nvidia-nvswitch(?P<switch>\d{0,4}): SXid(?P<place>[^:]{0,20}(?::[^:\s]{0,12}){0,5})"
     r":\s{1,4}(?P<number>\d{3,6})(?:,\s{0,4}|\s{1,4})(?P<tail>.*)"
@@ -135,6 +99,44 @@ _NVRM = tuple(
 )
 #: The beginning of a message of three lines, whose last one has no address.
 _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
+
+#: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
+_OWN_DRIVERS = ("nvidia", "pcieport", "pci", "vfio-pci", "")
+
+
+def find_address(text: str) -> str | None:
+    """Find the first PCI address in a text, or None."""
+    match = _PLACE.search(text)
+    return None if match is None else match[1]
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFault:
+    """One fault line of the kernel's log."""
+
+    #: Its row in the table of faults.
+    kind: str
+    #: The device that has the fault, as the line names it; empty if it names none.
+    device: str
+    #: The device that reported it, such as the port above; empty if that is the same.
+    reporter: str = ""
+    #: The driver of the device that reported it; empty if the line does not name it.
+    driver: str = ""
+    #: When, by the monotonic clock.
+    at: float
+    text: str
+    #: The number of an SXid, or None.
+    number: int | None = None
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What equal events have in common; a PCIe error is reported in several lines."""
+        text = "" if self.kind.startswith(("aer.", "nvrm.")) else self.text.removesuffix(" (First)")
+        device = device_of(self.device) or device_of(self.reporter)
+        return self.kind, device, self.number, text
 
 
 def parse_fault(line: str, at: float) -> KernelFault | None:
@@ -279,9 +281,6 @@ def distinct(events: Iterable[E]) -> Iterator[E]:
 
 
 # --- devices ---------------------------------------------------------------------------------
-
-#: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
-_OWN_DRIVERS = ("nvidia", "pcieport", "pci", "vfio-pci", "")
 
 
 def is_of_device(fault: KernelFault, address: str, ports: Sequence[str] = ()) -> bool:

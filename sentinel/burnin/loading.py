@@ -204,6 +204,7 @@ def _take_event_of_phase(
             _interrupt(record, phase, at, event.stretch_s)
         case PhaseEnded():
             phase.work = fold(phase.phase, phase.work, event)
+            phase.told_passes = event.passes
             _end_stretch(phase, at)
             if phase.spans:
                 phase.spans[-1] = (phase.spans[-1][0], at)

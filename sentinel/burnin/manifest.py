@@ -45,6 +45,9 @@ def check_manifest(folder: RunFolder) -> bytes:
         known = json.loads(text)["files"]
         found = dict(_digests(folder))
         names = sorted({*known, *found})
+    except FileNotFoundError:
+        what = "it has not ended, or is of an earlier version"
+        raise IncompleteError(f"{folder.path} has no {folder.manifest.name}: {what}") from None
     except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
         raise IncompleteError(f"{folder.manifest} cannot be used: {error!r}") from None
     wrong = [

@@ -15,7 +15,7 @@ from typing import Any
 from sentinel.burnin.kernel_faults import KernelFault, distinct
 from sentinel.burnin.xids import XidEvent, joined, missed
 from sentinel.config.plan import Phase
-from sentinel.config.verified_work import done_s, first_left, is_done
+from sentinel.config.verified_work import done_s, has_seconds
 from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.protocol.burnin_events import Dropped, RunStarted
 from sentinel.protocol.commands import PhaseWork
@@ -122,8 +122,9 @@ class PhaseRecord:
     phase: Phase
     #: The beginnings and the ends of the times in which it was due; the last end may be missing.
     spans: list[tuple[float, float | None]] = field(default_factory=list)
-    #: What was counted of it.
+    #: What was counted of it, and how often its end said that the memory was covered, or None.
     work: PhaseWork = field(default_factory=PhaseWork)
+    told_passes: int | None = None
     #: The beginnings and the ends of the stretches that count.
     stretches: list[tuple[float, float]] = field(default_factory=list)
     telemetry: list[Sample] = field(default_factory=list)
@@ -157,12 +158,12 @@ class PhaseRecord:
     @property
     def passes(self) -> int:
         """How often every pattern has covered the memory."""
-        return self.work.passes()
+        return self.work.passes() if self.told_passes is None else self.told_passes
 
     @property
     def complete(self) -> bool:
         """Whether the whole quota is done."""
-        return is_done(self.phase, self.work)
+        return has_seconds(self.phase, self.work) and self.passes >= self.phase.passes
 
     def judged(self, samples: Iterable[Sample]) -> list[Sample]:
         """Select the samples of the stretches that count."""
@@ -279,8 +280,8 @@ class GpuRecord:
     @property
     def unfinished(self) -> PhaseRecord | None:
         """The first phase that is neither done nor given up, or None."""
-        number = first_left((phase.phase, phase.work) for phase in self.phases)
-        return None if number is None else self.phases[number]
+        left = (p for p in self.phases if not p.complete and p.work.given_up is None)
+        return next(left, None)
 
     @property
     def is_unkillable(self) -> bool:

@@ -292,7 +292,8 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "detection_power": detection_power(record, coverage),
         "longest_contiguous_s": max((phase.work.longest for phase in record.phases), default=0.0),
         "duty": _duty(record, time),
-        "thermal_cycles": _thermal_cycles(record),
+        # How often it became warm in a steady phase, after it had ended another load.
+        "thermal_cycles": len(record.named("burnin.warm")),
         "findings": [dict(finding) for finding in record.named("stressor.finding")],
         "golden_checksums": _golden_checksums(record),
         "counters": {
@@ -321,10 +322,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "passes": phase.passes,
         "quota_passes": asked.passes,
         "uncounted_s": work.uncounted,
-        "checks": work.checks,
-        "errors": work.errors,
-        "bytes": work.bytes,
-        "flops": work.flops,
+        **{name: getattr(work, name) for name in ("checks", "errors", "bytes", "flops")},
         "memory_share": work.share,
         "retained_share": work.retained,
         "units": phase.exercised(),
@@ -389,8 +387,3 @@ def _duty(record: GpuRecord, time: Span) -> float | None:
     """Compute the share of the run's time in which work was done that counts."""
     counted = sum(phase.work.seconds for phase in record.phases)
     return counted / time.seconds if time.seconds else None
-
-
-def _thermal_cycles(record: GpuRecord) -> int:
-    """Count how often the GPU became warm in a steady phase, after it had ended another load."""
-    return len(record.named("burnin.warm"))

@@ -32,6 +32,11 @@ from sentinel.protocol.counters import Counters
 #: What must be the same: the card, its firmware and its driver.
 _SAME = ("uuid", "serial", "vbios", "driver")
 
+#: The settings that the rates and the results of a run depend on, by how their keys begin.
+_OF_THE_WORK = ("memory.", "throttle.")
+#: Flags that are of one part of a run.
+_OF_A_PART = ("gpus", "for", "until")
+
 
 def earlier_work(
     folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds | None
@@ -121,11 +126,6 @@ def _refuse(where: str, why: str) -> NoReturn:
 
 
 # --- with the settings that it was begun with ------------------------------------------------
-
-#: The settings that the rates and the results of a run depend on, by how their keys begin.
-_OF_THE_WORK = ("memory.", "throttle.")
-#: Flags that are of one part of a run.
-_OF_A_PART = ("gpus", "for", "until")
 
 
 def begun_with(folder: RunFolder) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from sentinel.burnin.since_boot import faults_since_boot
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.config.expectation import parse_expectation
-from sentinel.config.gpu_selection import present, select_gpus
+from sentinel.config.gpu_selection import gpus_of, present, select_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
@@ -213,9 +213,7 @@ def _present_settings(
     Raises:
         NoSuchGpuError: A selector matches no GPU, or several.
     """
-    names = [field.name for field in fields(Gpu)]
-    known = (Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in client.status().gpus)
-    gpus = select_gpus(selectors, tuple(known))
+    gpus = select_gpus(selectors, gpus_of(client.status().gpus))
     return recorded_settings(client.settings(), request, gpus)
 
 

@@ -67,6 +67,9 @@ _TELEMETRY_S = 1.0
 #: How long a thread may take to end, in seconds.
 _END_TIMEOUT_S = 5.0
 
+#: The event after which a GPU does no more of a run.
+_ENDED = "burnin.ended"
+
 
 def sample(
     name: str, at: float, gpu: str | None = None, fields: Mapping[str, Any] | None = None
@@ -207,9 +210,6 @@ def _work(before: BurninProgress | None, after: BurninProgress | None) -> dict[s
 
 
 # --- counters at the end of each GPU ---------------------------------------------------------
-
-#: The event after which a GPU does no more of a run.
-_ENDED = "burnin.ended"
 
 
 class CountersAtEnd:

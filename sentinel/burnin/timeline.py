@@ -15,6 +15,13 @@ from sentinel.burnin.checks.measures import format_seconds
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.verdict import Verdict
 
+#: A curve keeps the lowest and the highest value of so many columns.
+COLUMNS = 800
+#: A curve has a gap where values are missing for this many of its usual intervals.
+_GAP_INTERVALS = 5.0
+#: The reasons for reduced clocks that are heat.
+_HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Absence:
@@ -139,12 +146,6 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
 
 # --- curves ----------------------------------------------------------------------------------
 
-#: A curve keeps the lowest and the highest value of so many columns.
-COLUMNS = 800
-#: A curve has a gap where values are missing for this many of its usual intervals.
-_GAP_INTERVALS = 5.0
-#: The reasons for reduced clocks that are heat.
-_HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 
 Point = tuple[float, float]
 
@@ -214,6 +215,10 @@ def thinned(
     Returns:
         The times since the start of the span, and the values.
     """
+
+    def column_of(point: Point) -> int:
+        return min(int((point[0] - span.first) / span.seconds * COLUMNS), COLUMNS - 1)
+
     digits = 1 if span.seconds < COLUMNS else 0
     times: list[float] = []
     values: list[float | None] = []
@@ -221,17 +226,12 @@ def thinned(
         if times:
             times.append(times[-1])
             values.append(None)
-        for _, column in itertools.groupby(points, lambda point: _column(point[0], span)):
+        for _, column in itertools.groupby(points, column_of):
             found = sorted(column, key=lambda point: point[1])
             for at, value in sorted({found[0], found[-1]}):
                 times.append(_short(round(at - span.first, digits)))
                 values.append(_short(float(f"{value:.4g}")))
     return times, values
-
-
-def _column(at: float, span: Span) -> int:
-    """Compute the column of a time."""
-    return min(int((at - span.first) / span.seconds * COLUMNS), COLUMNS - 1)
 
 
 def _unbroken(segment: Sequence[Point]) -> Iterator[Sequence[Point]]:

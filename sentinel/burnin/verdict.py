@@ -18,6 +18,28 @@ from sentinel.config.plan import Plan
 from sentinel.errors import ExitCode
 from sentinel.units import format_duration
 
+#: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,
+#: takes a minute with its starts.
+MIN_CHECKED_S = 60.0
+
+#: The check of how much of the memory was tested.
+_COVERED = "memory.covered"
+
+#: How the reason begins that is about a phase, by its name.
+NOT_COMPLETE = "phase {} not complete: "
+
+#: The most that Kubernetes keeps of a termination message, in bytes
+#: (kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
+MAX_BYTES = 4096
+SCHEMA_VERSION = 1
+#: The lengths to which reasons are cut, in characters, until the object fits.
+_REASON_CHARACTERS = (200, 80, 30, 0)
+#: The verdicts of GPUs that need no attention, which are left out first.
+_GOOD = frozenset({"PASS", "N/A"})
+
+#: What is said of other limits, if there are some.
+_OF_OTHER_LIMITS = ("judged_again_by", "correctness_overridden")
+
 
 class Verdict(StrEnum):
     """What an acceptance engineer signs, the worst first."""
@@ -54,17 +76,6 @@ _STRICT = {Verdict.WARN: ExitCode.FAIL, Verdict.NOT_APPLICABLE: ExitCode.INCOMPL
 def exit_code(verdict: Verdict, *, strict: bool) -> ExitCode:
     """Choose the exit code of a verdict; of a strict command it is 0 for PASS alone."""
     return (_STRICT if strict else {}).get(verdict, EXIT_CODES[verdict])
-
-
-#: The least work with checked results for a PASS, in seconds: a `screen`, which proves nothing,
-#: takes a minute with its starts.
-MIN_CHECKED_S = 60.0
-
-#: The check of how much of the memory was tested.
-_COVERED = "memory.covered"
-
-#: How the reason begins that is about a phase, by its name.
-NOT_COMPLETE = "phase {} not complete: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,19 +253,6 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
 
 
 # --- the summary -----------------------------------------------------------------------------
-
-#: The most that Kubernetes keeps of a termination message, in bytes
-#: (kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
-MAX_BYTES = 4096
-SCHEMA_VERSION = 1
-#: The lengths to which reasons are cut, in characters, until the object fits.
-_REASON_CHARACTERS = (200, 80, 30, 0)
-#: The verdicts of GPUs that need no attention, which are left out first.
-_GOOD = frozenset({"PASS", "N/A"})
-
-
-#: What is said of other limits, if there are some.
-_OF_OTHER_LIMITS = ("judged_again_by", "correctness_overridden")
 
 
 def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:

@@ -146,6 +146,10 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
     return failures.UnknownCommandError(f"{what}; {hint}", tuple(COMMANDS))
 
 
+#: The commands whose exit code is a verdict: without a reader, none was given.
+_JUDGING = frozenset({"check", "burnin", "report", "fleet", "health"})
+
+
 class _ReaderGoneError(Exception):
     """The reader of the output has ended, such as `head -1`."""
 
@@ -250,7 +254,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         failures.flush_or_discard()
     except _ReaderGoneError:
         failures.discard_output()
-        return int(ExitCode.OK)
+        judges = bool(_JUDGING.intersection(arguments[:1]))
+        return int(ExitCode.INCOMPLETE if judges else ExitCode.OK)
     except OSError:
         return int(ExitCode.USAGE)
     return code

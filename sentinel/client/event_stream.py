@@ -17,6 +17,26 @@ from sentinel.client.transport import Address, describe, stream_lines
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus
 
+#: The maximum silence of a live stream; the daemon sends a comment every 15 s.
+MAX_SILENCE_S = 45.0
+
+#: The first and the longest pause between attempts to reach the daemon.
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
+#: The time for a running callback to return when the thread is stopped.
+_STOP_TIMEOUT_S = 5.0
+
+#: The health in which work should be slowed down a lot, or stopped.
+_UNHEALTHY = {"throttled", "critical"}
+_NAME_BY_EVENT = {
+    "gpu.overheat": "overheat",
+    "gpu.yielding": "yield",
+    "gpu.handed_over": "handed_over",
+    "gpu.busy": "busy",
+    "gpu.idle": "idle",
+}
+#: Names for callbacks, besides the dotted names of events.
+NAMES = ("state_change", "throttle", "resume", "critical", *_NAME_BY_EVENT.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventInfo:
@@ -39,10 +59,6 @@ class EventInfo:
         """nvidia-smi's index of that GPU, or None if it is unknown or there is no such GPU."""
         index = self.fields.get("index")
         return index if isinstance(index, int) else None
-
-
-#: The maximum silence of a live stream; the daemon sends a comment every 15 s.
-MAX_SILENCE_S = 45.0
 
 
 class EventStream(Iterator[EventInfo]):
@@ -172,11 +188,6 @@ def _parse_event(fields: Mapping[str, str]) -> EventInfo:
 
 _log = logging.getLogger("sentinel.monitor")
 
-#: The first and the longest pause between attempts to reach the daemon.
-_MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
-#: The time for a running callback to return when the thread is stopped.
-_STOP_TIMEOUT_S = 5.0
-
 
 class Follower:
     """A thread that receives every event, also those of a restarted daemon.
@@ -254,19 +265,6 @@ class Follower:
 
 
 Callback = Callable[[GpuStatus, EventInfo], object]
-
-
-#: The health in which work should be slowed down a lot, or stopped.
-_UNHEALTHY = {"throttled", "critical"}
-_NAME_BY_EVENT = {
-    "gpu.overheat": "overheat",
-    "gpu.yielding": "yield",
-    "gpu.handed_over": "handed_over",
-    "gpu.busy": "busy",
-    "gpu.idle": "idle",
-}
-#: Names for callbacks, besides the dotted names of events.
-NAMES = ("state_change", "throttle", "resume", "critical", *_NAME_BY_EVENT.values())
 
 
 def names_of(event: EventInfo) -> Iterator[str]:

@@ -15,6 +15,16 @@ from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
 from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol import SCHEMA_VERSION
 
+#: The default time for the daemon to release or find GPUs, in seconds.
+WAIT_S = 30.0
+
+#: How often a lost request is sent again, and the pause before, in seconds; the daemon keeps its
+#: place for LEASE_S. A connection that lasted so long was not lost to a failure that repeats.
+_MAX_RETRIES, _RETRY_PAUSE_S, _LASTING_S = 5, 0.5, 30.0
+
+#: The fields that are times, in ISO 8601.
+_TIMES = {"since", "until", "last", "at"}
+
 
 def find_address(
     socket: str | Path | None = None,
@@ -53,12 +63,6 @@ def _read_token(file: str | Path | None) -> str | None:
 
 T = TypeVar("T")
 
-#: The default time for the daemon to release or find GPUs, in seconds.
-WAIT_S = 30.0
-
-#: How often a lost request is sent again, and the pause before, in seconds; the daemon keeps its
-#: place for LEASE_S. A connection that lasted so long was not lost to a failure that repeats.
-_MAX_RETRIES, _RETRY_PAUSE_S, _LASTING_S = 5, 0.5, 30.0
 
 #: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
 Gpus = Sequence[str | int] | str | int
@@ -247,10 +251,6 @@ def selectors(gpus: Gpus | None) -> list[str] | None:
     if not any(found):
         raise ConfigError(f"gpus: {gpus!r} names no GPU", "Leave it out, or give None, for all.")
     return found
-
-
-#: The fields that are times, in ISO 8601.
-_TIMES = {"since", "until", "last", "at"}
 
 
 class JsonView:

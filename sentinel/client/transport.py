@@ -34,6 +34,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from sentinel.host.keepalive import keep_alive
 from sentinel.host.procfs import read_stat
 from sentinel.units import format_duration
 
@@ -52,6 +53,15 @@ _CONNECT_RETRY_S = 0.02
 _MAX_CONNECT_S = 300.0
 #: The time for the daemon's backlog to have room.
 _CONNECT_TIMEOUT_S = 2.0
+
+#: The errors by the code of a problem; all others are a ServiceError.
+_ERRORS: dict[str, type[SentinelError]] = {
+    "unauthorized": AccessDeniedError,
+    **{
+        kind.code: kind
+        for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)
+    },
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +100,12 @@ class _DeadlineSocket(socket.socket):
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         self.settimeout(self.remaining_s())
-        return super().recv_into(buffer, nbytes, flags)
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except TimeoutError as error:
+            if error.errno == errno.ETIMEDOUT:  # of keep_alive(), not of the deadline
+                raise ConnectionResetError(*error.args) from error
+            raise
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         self.settimeout(self.remaining_s())
@@ -167,6 +182,7 @@ def _connect(address: Address, deadline: float) -> _DeadlineSocket:
     remaining = min(max(deadline - time.monotonic(), 0.001), _MAX_CONNECT_S)
     with socket.create_connection((address.host, address.port), remaining) as plain:
         sock = _DeadlineSocket(fileno=plain.detach())
+    keep_alive(sock)
     sock.deadline = deadline
     return sock
 
@@ -268,16 +284,6 @@ def stream_lines(
             if line is None:
                 return
             yield line.decode(errors="replace").rstrip("\r")
-
-
-#: The errors by the code of a problem; all others are a ServiceError.
-_ERRORS: dict[str, type[SentinelError]] = {
-    "unauthorized": AccessDeniedError,
-    **{
-        kind.code: kind
-        for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)
-    },
-}
 
 
 def refusal(address: Address, status: int, body: Any) -> SentinelError:

@@ -30,6 +30,15 @@ from sentinel.units import parse_size
 
 T = TypeVar("T")
 
+_PATH = "/v1/allocations"
+
+_PATH_RESERVATIONS = "/v1/reservations"
+#: How often the place in the queue is read, in seconds.
+_WATCH_EVERY_S = 1.0
+#: When a place that stays the same is reported again: after as long as the wait so far, in these
+#: bounds.
+_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
+
 
 class HistoryVerbs(Verbs):
     """The verbs for the history.
@@ -163,9 +172,6 @@ class SessionVerbs(Verbs):
         return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{path_part(name, 'name')}")
 
 
-_PATH = "/v1/allocations"
-
-
 class AllocationVerbs(Verbs):
     """The verbs for allocations."""
 
@@ -278,13 +284,6 @@ def _size_bytes(size: object) -> int:
 
 OnWait = Callable[[api_types.ReservationInfo], object]
 
-_PATH_RESERVATIONS = "/v1/reservations"
-#: How often the place in the queue is read, in seconds.
-_WATCH_EVERY_S = 1.0
-#: When a place that stays the same is reported again: after as long as the wait so far, in these
-#: bounds.
-_MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
-
 
 class ReservationVerbs(Verbs):
     """The verbs for reservations."""
@@ -331,7 +330,7 @@ class ReservationVerbs(Verbs):
         Raises:
             NoSuchGpuError: A GPU does not exist.
             ConflictError: The GPUs are not available; names their holders.
-            ConfigError: Nothing ends the reservation.
+            ConfigError: Nothing ends the reservation, or ``among`` is given without a number.
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
         # Short, since people type it to end the reservation.
@@ -339,6 +338,9 @@ class ReservationVerbs(Verbs):
         body: dict[str, Any] = {"reason": reason, "bound": bound}
         if isinstance(gpus, int):
             body["count"] = gpus
+        elif among is not None:
+            what = f"among: {gpus!r} names GPUs, and is no number of them"
+            raise ConfigError(what, "Give a number of GPUs with among, or leave it out.")
         named = among if isinstance(gpus, int) else gpus
         if named is not None:
             body["gpus"] = selectors(named)

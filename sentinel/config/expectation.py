@@ -32,6 +32,10 @@ from sentinel.errors import ConfigError
 
 Value = str | float | bool
 
+MAX_GPUS = 1024
+
+_HEADER = re.compile(r"\s*\[+\s*(.+?)\s*\]+\s*(#.*)?")
+
 
 class Kind(StrEnum):
     """What a field may be."""
@@ -88,7 +92,6 @@ PORT_FIELDS: Final[Mapping[str, Field]] = {
     "rate_gbps": Field(kind=Kind.NUMBER, help="The rate in Gb/s.", example="400"),
 }
 _BASES = {Kind.DECIMAL: 10, Kind.HEXADECIMAL: 16}
-MAX_GPUS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,9 +291,6 @@ def _is_of(kind: Kind, value: Any) -> bool:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and value >= 0
     return isinstance(value, str) and bool(value.strip())
-
-
-_HEADER = re.compile(r"\s*\[+\s*(.+?)\s*\]+\s*(#.*)?")
 
 
 def _line_of(lines: Sequence[str], table: str, key: str) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
@@ -14,6 +15,13 @@ _GPU = "GPU-"
 
 #: A number as strtol reads it: after blanks and a sign, and before anything.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+
+
+def gpus_of(shown: Iterable[object]) -> tuple[Gpu, ...]:
+    """Build the GPUs of views or of a status, which have the fields of each."""
+    names = [field.name for field in fields(Gpu)]
+    return tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in shown)
+
 
 # --- CUDA_VISIBLE_DEVICES --------------------------------------------------------------------
 
@@ -211,8 +219,14 @@ def present(selectors: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def _matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return every GPU that one selector matches; a prefix may match several."""
-    return tuple(gpu for gpu in gpus if is_named(gpu, selector))
+    """Return every GPU that one selector matches; a prefix may match several.
+
+    A number that nvidia-smi has given to another GPU is that one's.
+    """
+    matches = tuple(gpu for gpu in gpus if is_named(gpu, selector))
+    if len(matches) > 1 and selector.isdigit():
+        matches = tuple(gpu for gpu in matches if not gpu.renumbered) or matches
+    return matches
 
 
 def _choices(gpus: Sequence[Gpu]) -> str:

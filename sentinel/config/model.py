@@ -58,6 +58,17 @@ _WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
 #: The longest time between full reads of a GPU that is held or may be occupied next, in seconds.
 QUICK_POLL_S = 2.0
 
+_KEPT_WAIT = "A wait that has begun keeps its length."
+_KEPT_STOP = "A stop that has begun keeps its time."
+#: What keeps the former value for a while after a change, by key; all others take effect at once.
+EFFECTS = {
+    "rearm": _KEPT_WAIT,
+    "rearm_longest": _KEPT_WAIT,
+    "yield_grace": _KEPT_STOP,
+    "grace": _KEPT_STOP,
+    "status_every": "The next status is logged at its former time.",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ServiceSettings):
@@ -385,17 +396,6 @@ class Config(ServiceSettings):
         """Return the configuration of one GPU."""
         return self.each.get(uuid, self)
 
-
-_KEPT_WAIT = "A wait that has begun keeps its length."
-_KEPT_STOP = "A stop that has begun keeps its time."
-#: What keeps the former value for a while after a change, by key; all others take effect at once.
-EFFECTS = {
-    "rearm": _KEPT_WAIT,
-    "rearm_longest": _KEPT_WAIT,
-    "yield_grace": _KEPT_STOP,
-    "grace": _KEPT_STOP,
-    "status_every": "The next status is logged at its former time.",
-}
 
 #: All settings, in the order of the help.
 SETTINGS: tuple[Setting, ...] = declared_settings(Config)

@@ -20,6 +20,29 @@ _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
 _LARGEST = 2**62
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
+#: The package of the built-in workloads.
+PACKAGE = "sentinel.stressor."
+
+#: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
+GRAIN = 64
+#: The kinds of numbers that are multiplied.
+DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+#: The phases of ``mixed``, and the plan of all that the GPU supports.
+PHASES = (*DTYPES, "memory")
+#: The units of ``units``.
+UNITS = (
+    *("exp", "log", "sin", "rsqrt", "divide", "intmul", "intdiv"),
+    *("atomics", "histogram", "sort", "scan", "sum", "softmax", "attention", "small"),
+    *("e5m2", "fp4", "sfu", "shared", "gather"),
+)
+#: The patterns of ``memtest``.
+PATTERNS = (
+    *("zeros", "ones", "aa", "55"),
+    *("walking-one", "address", "random", "random-complement"),
+)
+#: The plan of all phases, and the name of all patterns.
+ALL = "all"
+
 
 class _Required:
     """The default of an option that has none."""
@@ -120,29 +143,6 @@ def _convert(annotation: object, text: str) -> object:
 
 
 # --- the built-in workloads -------------------------------------------------------------------
-
-#: The package of the built-in workloads.
-PACKAGE = "sentinel.stressor."
-
-#: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
-GRAIN = 64
-#: The kinds of numbers that are multiplied.
-DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
-#: The phases of ``mixed``, and the plan of all that the GPU supports.
-PHASES = (*DTYPES, "memory")
-#: The units of ``units``.
-UNITS = (
-    *("exp", "log", "sin", "rsqrt", "divide", "intmul", "intdiv"),
-    *("atomics", "histogram", "sort", "scan", "sum", "softmax", "attention", "small"),
-    *("e5m2", "fp4", "sfu", "shared", "gather"),
-)
-#: The patterns of ``memtest``.
-PATTERNS = (
-    *("zeros", "ones", "aa", "55"),
-    *("walking-one", "address", "random", "random-complement"),
-)
-#: The plan of all phases, and the name of all patterns.
-ALL = "all"
 
 
 def _within(

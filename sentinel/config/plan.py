@@ -27,6 +27,9 @@ _WITHOUT_PASSES = _UNCHECKED | {"gemm", "links", "mixed", "pulse"}
 MAX_PLAN_S = 366 * 24 * 3600.0
 MAX_PHASES = 1000
 
+_NAMES = {"str": "text", "int": "a whole number", "bool": "true or false"}
+_DURATION = "seconds, or a time such as 10m"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -206,10 +209,6 @@ def _check_phase(phase: Phase, where: str) -> None:
         raise ConfigError(what, "GPUs that work together count seconds, without warming up.")
     if phase.warm_up and not phase.steady:
         raise ConfigError(f"{where} has a warm_up, and is not steady")
-
-
-_NAMES = {"str": "text", "int": "a whole number", "bool": "true or false"}
-_DURATION = "seconds, or a time such as 10m"
 
 
 def _values(

@@ -13,6 +13,9 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _WEEK = timedelta(days=7)
 _TIME = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])", re.ASCII)
 
+#: A shorter phase would be a matter of pace.
+_MIN_PHASE_S = 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hours:
@@ -139,10 +142,6 @@ class Duty:
         cycle = self.on + self.off
         begun = elapsed - elapsed % cycle
         return begun + (cycle if self.rests(elapsed) else self.on)
-
-
-#: A shorter phase would be a matter of pace.
-_MIN_PHASE_S = 1.0
 
 
 def parse_duty(text: str) -> Duty:

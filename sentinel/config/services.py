@@ -37,6 +37,12 @@ _LIST = Form(parse=parse_workload_names, metavar="NAME,...", many=True)
 #: The default: a GPU is free, and what an administrator has to look at.
 _EVENTS = "gpu.idle,gpu.xid,gpu.unknown,stressor.f*,probe.hung,service.warning"
 
+#: The time to split a longer command grows with the square of its longest word.
+_MAX_COMMAND = 4096
+
+#: A longer pattern names no event; the time to compile one grows with the square of its length.
+_MAX_NAME = 100
+
 
 def parse_webhook(text: str) -> str:
     """Parse the URL of a webhook, or the absolute path of a file with one.
@@ -56,10 +62,6 @@ def parse_webhook(text: str) -> str:
     if url.username is not None or " " in text:
         raise ValueError("a URL of a webhook has no user and no space: use notify.token")
     return text
-
-
-#: The time to split a longer command grows with the square of its longest word.
-_MAX_COMMAND = 4096
 
 
 def parse_command(text: str) -> tuple[str, ...]:
@@ -85,10 +87,6 @@ def parse_path(text: str) -> str:
     if not text.startswith("/"):
         raise ValueError(f"{text!r} is not an absolute path")
     return text
-
-
-#: A longer pattern names no event; the time to compile one grows with the square of its length.
-_MAX_NAME = 100
 
 
 def parse_events(text: str) -> tuple[str, ...]:

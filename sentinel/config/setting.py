@@ -14,6 +14,18 @@ from sentinel.units import is_ambiguous, parse_quantity, parse_size, split_selec
 
 T = TypeVar("T")
 
+_WATTS = {"W": 1, "kW": 1000}
+_CELSIUS = {"": 1, "C": 1, "°C": 1}
+_SHARES = {"%": "0.01"}
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
+_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_MAX_PORT = 65535
+_MAX_PERCENT = 100
+
+_FIELDS = ("name", "user")
+#: The kernel truncates the name of a process to this many characters.
+_MAX_NAME = 15
+
 
 class Scope(Enum):
     """Where a setting holds, and when it may change."""
@@ -145,15 +157,6 @@ def declared_settings(config: type) -> tuple[Setting, ...]:
             key = declared.key or declared_field.name
             found.append(replace(declared, field=declared_field.name, key=key, flag=flag))
     return tuple(found)
-
-
-_WATTS = {"W": 1, "kW": 1000}
-_CELSIUS = {"": 1, "C": 1, "°C": 1}
-_SHARES = {"%": "0.01"}
-_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
-_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
-_MAX_PORT = 65535
-_MAX_PERCENT = 100
 
 
 def parse_memory(text: str) -> MemoryTarget:
@@ -334,10 +337,6 @@ def one_of(*words: str) -> Form[str]:
 
 
 # --- rules for processes to ignore ------------------------------------------------------------
-
-_FIELDS = ("name", "user")
-#: The kernel truncates the name of a process to this many characters.
-_MAX_NAME = 15
 
 
 @dataclass(frozen=True, kw_only=True)

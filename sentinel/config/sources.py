@@ -55,6 +55,9 @@ _MAX_FOUND = 3
 #: The most names that an error lists.
 _MAX_LISTED = 12
 
+#: What lists the settings.
+_LIST = "`sentinel config init -` prints all settings."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
@@ -139,7 +142,7 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"there is no variable {name}.{hint}"
 
 
-def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> Path | None:
+def find_file(flag: str | None, environment: Mapping[str, str]) -> Path | None:
     """Find the configuration file: the one that was named, else the first default that exists.
 
     The defaults are ``$XDG_CONFIG_HOME/sentinel/config.toml`` (``~/.config`` if unset) and
@@ -148,7 +151,7 @@ def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> P
     named = flag or environment.get(FILE_VARIABLE)
     if named:
         return Path(named)
-    places = (_users_file(environment, home), _HOSTS_FILE)
+    places = (_users_file(environment), _HOSTS_FILE)
     return next((place for place in places if _may_exist(place)), None)
 
 
@@ -163,12 +166,13 @@ def _may_exist(path: Path) -> bool:
         return True
 
 
-def file_to_write(environment: Mapping[str, str], uid: int, home: Path) -> Path:
+def file_to_write(environment: Mapping[str, str], uid: int) -> Path:
     """Choose the file for a user's new settings; those of root are the host's."""
-    return _HOSTS_FILE if uid == 0 else _users_file(environment, home)
+    return _HOSTS_FILE if uid == 0 else _users_file(environment)
 
 
-def _users_file(environment: Mapping[str, str], home: Path) -> Path:
+def _users_file(environment: Mapping[str, str]) -> Path:
+    home = Path(environment.get("HOME") or "/")
     return Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "sentinel/config.toml"
 
 
@@ -282,10 +286,6 @@ def _settings(
         report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
 
 
-#: What lists the settings.
-_LIST = "`sentinel config init -` prints all settings."
-
-
 def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> ConfigError:
     """Return an unknown-key error with the key that is meant; some people write a flag's name.
 
@@ -349,10 +349,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     family = [known_name for known_name in names if _first_word(known_name)[0] == first]
     if several and family:
         names = family
-    ratios = {known_name: _similarity(name, known_name) for known_name in names}
-    least = max(_SIMILAR, max(ratios.values(), default=0.0) - _AS_SIMILAR)
-    similar = (known_name for known_name in ratios if ratios[known_name] >= least)
-    return sorted(similar, key=lambda known_name: -ratios[known_name])[:_MAX_FOUND]
+    similar = {known: _similarity(name, known) for known in names}
+    least = max(_SIMILAR, max(similar.values(), default=0.0) - _AS_SIMILAR)
+    near = [known for known in similar if similar[known] >= least]
+    return sorted(near, key=lambda known: -similar[known])[:_MAX_FOUND]
 
 
 def _first_word(name: str) -> tuple[str, bool]:

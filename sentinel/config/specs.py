@@ -28,6 +28,14 @@ _FOLDER = re.compile(r"/([^:,\x00-\x1f]*/)?")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEY = re.compile(r"[A-Za-z_]\w*")
 
+#: The entry-point group of drivers.
+DRIVERS = "sentinel.drivers"
+
+#: No package can replace these under their names, and they need no metadata.
+_BUILT_IN = {NVML.name: NVML, SIMULATED.name: SIMULATED}
+
+_DRIVER_FORM = "NAME[:key=value,...]"
+
 
 def parse_workload(text: str) -> tuple[str, dict[str, str]]:
     """Split ``NAME[:key=value,...]`` into the name and the options.
@@ -163,14 +171,6 @@ def find_workload(name: str) -> EntryPoint:
 
 
 # --- drivers ----------------------------------------------------------------------------------
-
-#: The entry-point group of drivers.
-DRIVERS = "sentinel.drivers"
-
-#: No package can replace these under their names, and they need no metadata.
-_BUILT_IN = {NVML.name: NVML, SIMULATED.name: SIMULATED}
-
-_DRIVER_FORM = "NAME[:key=value,...]"
 
 
 def parse_driver(text: str) -> str:

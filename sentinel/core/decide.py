@@ -34,6 +34,39 @@ STALL_S = 1.0
 #: The consequences of a stall may appear for so long after it, in seconds.
 STALL_ECHO_S = 10.0
 
+#: The rules of the second part, in their order.
+_RULES: tuple[Rule, ...] = (
+    # What clients, operators and the clock want.
+    sessions.expire,
+    commands.apply,
+    burnin.advance,
+    commands.expire_pauses,
+    grants.expire,
+    daemon.follow,
+    burnin.settle,
+    on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
+    # The serving processes, and what clients have.
+    serving_processes.step_api,
+    grants.serve,
+    on_each_gpu(newcomer.limit_memory),
+    probe_supervision.step,
+    serving_processes.step_spare_probe,
+    # The stressors: their paces, their ends, and at most one start.
+    on_each_gpu(faults.update, health.assess, pace_controller.step),
+    daemon.stop_all,
+    daemon.give_up,
+    starts.release,
+    starts.form_groups,
+    starts.start_one,
+    serving_processes.step_standby,
+    # What is reported, and what the probe is to read.
+    status.explain,
+    status.log_checks,
+    status.report,
+    probe_supervision.watch_gpus,
+    daemon.finish,
+)
+
 
 def first_state(
     gpus: tuple[Gpu, ...],
@@ -137,37 +170,3 @@ def _with_changes(before: State, state: State, now: float) -> State:
         for uuid, gpu_state in state.gpu_states.items()
     }
     return state.with_gpu_states(gpu_states)
-
-
-#: The rules of the second part, in their order.
-_RULES: tuple[Rule, ...] = (
-    # What clients, operators and the clock want.
-    sessions.expire,
-    commands.apply,
-    burnin.advance,
-    commands.expire_pauses,
-    grants.expire,
-    daemon.follow,
-    burnin.settle,
-    on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
-    # The serving processes, and what clients have.
-    serving_processes.step_api,
-    grants.serve,
-    on_each_gpu(newcomer.limit_memory),
-    probe_supervision.step,
-    serving_processes.step_spare_probe,
-    # The stressors: their paces, their ends, and at most one start.
-    on_each_gpu(faults.update, health.assess, pace_controller.step),
-    daemon.stop_all,
-    daemon.give_up,
-    starts.release,
-    starts.form_groups,
-    starts.start_one,
-    serving_processes.step_standby,
-    # What is reported, and what the probe is to read.
-    status.explain,
-    status.log_checks,
-    status.report,
-    probe_supervision.watch_gpus,
-    daemon.finish,
-)

@@ -10,7 +10,7 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.gpu import Reading, Telemetry
-from sentinel.protocol.views import FaultKind, GpuFault
+from sentinel.protocol.views import FaultKind, GpuFault, KnownFaults
 from sentinel.protocol.xids import XIDS, XidMeaning
 
 #: What to do about an XID, by NVIDIA's bucket of immediate actions; the first that applies counts.
@@ -30,22 +30,64 @@ def with_xid(gpu_state: GpuState, number: int) -> GpuState:
     xid = XIDS.get(number)
     if xid is None or xid.meaning is not XidMeaning.FAIL:
         return gpu_state
-    return replace(gpu_state, fault_xids=gpu_state.fault_xids | {number})
+    energy_j = None if gpu_state.telemetry is None else gpu_state.telemetry.energy_j
+    xids = gpu_state.fault_xids | {number}
+    return replace(gpu_state, fault_xids=xids, fault_energy_j=energy_j)
+
+
+def known(gpu_state: GpuState) -> KnownFaults | None:
+    """Return what the next daemon must know of a GPU's faults, or None if there is nothing."""
+    lost = any(fault.kind is FaultKind.LOST for fault in gpu_state.faults)
+    xids = tuple(sorted(gpu_state.fault_xids))
+    if not lost and not xids:
+        return None
+    energy_j = gpu_state.fault_energy_j
+    return KnownFaults(gpu=gpu_state.gpu, lost=lost, xids=xids, energy_j=energy_j)
+
+
+def describe(before: KnownFaults) -> tuple[GpuFault, ...]:
+    """Describe the faults of a GPU that no daemon reads now."""
+    state = GpuState(gpu=before.gpu)
+    return tuple(_faults(restored(state, before, listed=not before.lost), None, None))
+
+
+def restored(gpu_state: GpuState, before: KnownFaults, *, listed: bool) -> GpuState:
+    """Take over the faults that an earlier daemon of this boot knew.
+
+    Args:
+        gpu_state: The first state of the GPU.
+        before: Its faults.
+        listed: Whether the driver lists the GPU; if not, it is lost.
+    """
+    faults = gpu_state.faults
+    if not listed:
+        faults = (_lost("the driver lists it no more"),)
+    xids = frozenset(before.xids)
+    return replace(gpu_state, faults=faults, fault_xids=xids, fault_energy_j=before.energy_j)
 
 
 def acknowledged(gpu_state: GpuState) -> GpuState:
     """Take the XIDs and the uncorrectable errors of a GPU as known: they are no fault any more."""
     telemetry = gpu_state.telemetry
-    known = 0 if telemetry is None else telemetry.ecc_uncorrected_total or 0
-    return replace(gpu_state, fault_xids=frozenset(), known_uncorrectable=known)
+    count = 0 if telemetry is None else telemetry.ecc_uncorrected_total or 0
+    return _without_xids(gpu_state, count)
+
+
+def _without_xids(gpu_state: GpuState, known_uncorrectable: int) -> GpuState:
+    return replace(
+        gpu_state,
+        fault_xids=frozenset(),
+        fault_energy_j=None,
+        known_uncorrectable=known_uncorrectable,
+    )
 
 
 def update(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
     """Name the faults by what is known now, and report those that are new or over."""
     reading = seen.readings.get(gpu_state.gpu.uuid)
     telemetry = reading.telemetry if reading is not None else None
-    if _has_restarted(gpu_state.telemetry, telemetry):
-        gpu_state = replace(gpu_state, fault_xids=frozenset(), known_uncorrectable=0)
+    if _has_restarted(gpu_state, telemetry):
+        gpu_state = _without_xids(gpu_state, 0)
     before = {fault.kind: fault for fault in gpu_state.faults}
     after = {
         fault.kind: fault for fault in _faults(gpu_state, reading, telemetry or gpu_state.telemetry)
@@ -64,11 +106,18 @@ def update(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
     return Step(replace(gpu_state, faults=tuple(after.values())), events=tuple(events))
 
 
-def _has_restarted(before: Telemetry | None, after: Telemetry | None) -> bool:
+def _has_restarted(gpu_state: GpuState, after: Telemetry | None) -> bool:
     """Check whether the GPU was reset or its driver loaded again: its energy counts from zero."""
-    if before is None or before.energy_j is None or after is None or after.energy_j is None:
+    if after is None or after.energy_j is None:
         return False
-    return after.energy_j < before.energy_j
+    before = None if gpu_state.telemetry is None else gpu_state.telemetry.energy_j
+    counted = (before, gpu_state.fault_energy_j)
+    return any(energy_j is not None and after.energy_j < energy_j for energy_j in counted)
+
+
+def _lost(why: str) -> GpuFault:
+    text = f"the driver has lost it: {why}"
+    return GpuFault(kind=FaultKind.LOST, text=text, remedy=_REMEDIES["RESTART_BM"])
 
 
 def _faults(
@@ -79,8 +128,7 @@ def _faults(
     if reading is None:  # its driver is released, or the probe was just replaced
         yield from lost
     elif reading.lost:
-        text = f"the driver has lost it: {reading.fault}"
-        yield GpuFault(kind=FaultKind.LOST, text=text, remedy=_REMEDIES["RESTART_BM"])
+        yield _lost(reading.fault or "")
     if gpu_state.fault_xids:
         xids = [XIDS[number] for number in sorted(gpu_state.fault_xids)]
         text = "; ".join(f"XID {xid.number}: {xid.name}" for xid in xids)

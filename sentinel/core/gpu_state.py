@@ -26,6 +26,9 @@ from sentinel.protocol.stressor import (
 from sentinel.protocol.views import Allocation, GpuFault, GpuHealth, VerifiedWork
 from sentinel.protocol.xids import OwnEnd as OwnEnd  # noqa: PLC0414 - part of the state
 
+#: The reason why a GPU is unknown at first.
+NOT_READ = "not read yet"
+
 
 class EvidenceKind(StrEnum):
     """The kind of observation that showed a newcomer."""
@@ -197,10 +200,6 @@ class Handover:
     exit: float
     #: None if the newcomer's memory could not be read.
     memory_back: float | None
-
-
-#: The reason why a GPU is unknown at first.
-NOT_READ = "not read yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +413,8 @@ class GpuState:
     faults: tuple[GpuFault, ...] = ()
     #: The XIDs that mean a hardware fault, since the last reset or acknowledgement.
     fault_xids: frozenset[int] = frozenset()
+    #: The energy when the last of them came, in joules; less than that shows a reset.
+    fault_energy_j: float | None = None
     #: So many uncorrectable memory errors are acknowledged.
     known_uncorrectable: int = 0
     #: By id.

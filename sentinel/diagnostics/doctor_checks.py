@@ -33,6 +33,13 @@ RESIDENT = 900 * 10**6
 #: What keeps the time short between a kill and the return of the memory.
 _TEARDOWN = "a killed stressor frees its memory on its own share of the processors"
 
+#: The first binding after that; older ones are not tried with sentinel.
+_LEAST_BINDING = (12, 535, 108)
+#: The first drivers with the second and the third lists of processes.
+_SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
+
+_NO_GPU = "Or simulate GPUs: add --simulate 2"
+
 
 def judge_host(facts: HostFacts) -> Iterator[Finding]:
     """Yield the findings about the host."""
@@ -172,14 +179,6 @@ def _memory(facts: HostFacts) -> Finding:
         return problem(check, found, means, "Free host memory, or raise the limit.")
     means = f"{each}: not enough for {count}, and the kernel would kill some"
     return warning(check, found, means, f"Use --max-gpus {fit}, or free host memory.")
-
-
-#: The first binding after that; older ones are not tried with sentinel.
-_LEAST_BINDING = (12, 535, 108)
-#: The first drivers with the second and the third lists of processes.
-_SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
-
-_NO_GPU = "Or simulate GPUs: add --simulate 2"
 
 
 def judge_software(facts: HostFacts) -> Iterator[Finding]:

@@ -39,6 +39,12 @@ from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML
 from sentinel.supervisor.discovery import Options
 
+#: Version 1 writes "no limit" as the largest multiple of a page.
+_NO_LIMIT = 2**60
+
+#: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
+_MPS = "nvidia-cuda-mps-"
+
 
 @dataclass(frozen=True, kw_only=True)
 class DriverInspection:
@@ -109,10 +115,6 @@ def _gpu(counters: Counters, access: GpuAccess) -> GpuFacts:
         compute=read("computing"),
         mps=read("mps"),
     )
-
-
-#: Version 1 writes "no limit" as the largest multiple of a page.
-_NO_LIMIT = 2**60
 
 
 def least_quota(proc: Path = Path("/proc")) -> Quota | None:
@@ -213,10 +215,6 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-#: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
-_MPS = "nvidia-cuda-mps-"
 
 
 def examine(

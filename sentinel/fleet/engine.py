@@ -32,6 +32,18 @@ TOOL_TIMEOUT_S = 60.0
 #: would be taken for one that is over.
 _FILTERS = ("SQUEUE_", "SINFO_", "SCANCEL_")
 
+#: A node that was reached by a clush that is gone still works if its progress is not older, in
+#: seconds; it is written every 30 s at least.
+_FRESH_S = 90.0
+#: Linux has shorter command lines unless a limit was raised.
+_MAX_COMMAND_BYTES = 2**23
+#: How clush reports a command that has failed, as soon as it has ended; with -b only at the end.
+_ENDED = re.compile(
+    r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
+)
+#: What a node, or the ssh to it, has printed, without control characters.
+_SAID = re.compile(r"^(\S+): (\S[^\x00-\x1f\x7f]{0,199})", re.MULTILINE)
+
 
 class TaskState(StrEnum):
     """What the engine does with the task of a node."""
@@ -164,18 +176,6 @@ def run_tool(
 
 
 # --- ClusterShell ----------------------------------------------------------------------------
-
-#: A node that was reached by a clush that is gone still works if its progress is not older, in
-#: seconds; it is written every 30 s at least.
-_FRESH_S = 90.0
-#: Linux has shorter command lines unless a limit was raised.
-_MAX_COMMAND_BYTES = 2**23
-#: How clush reports a command that has failed, as soon as it has ended; with -b only at the end.
-_ENDED = re.compile(
-    r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
-)
-#: What a node, or the ssh to it, has printed, without control characters.
-_SAID = re.compile(r"^(\S+): (\S[^\x00-\x1f\x7f]{0,199})", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,12 @@ from sentinel.protocol.counters import Counters, HostCounters, NvLink
 _NAMES = {field.name for field in fields(Counters)} & {field.name for field in fields(GpuCounters)}
 _NO_HOST = HostCounters(error="a report does not have it: the node itself must be judged by this")
 
+#: The subject that is the node itself, and how one begins that is a GPU.
+_NODE, _GPU = "node", "expected of "
+_TELEMETRY = {field.name for field in fields(Counters)} & {
+    field.name for field in fields(GpuTelemetry)
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
@@ -106,12 +112,6 @@ def _links(found: object) -> tuple[NvLink, ...] | None:
 
 
 # --- the GPUs of a daemon --------------------------------------------------------------------
-
-#: The subject that is the node itself, and how one begins that is a GPU.
-_NODE, _GPU = "node", "expected of "
-_TELEMETRY = {field.name for field in fields(Counters)} & {
-    field.name for field in fields(GpuTelemetry)
-}
 
 
 def differences(

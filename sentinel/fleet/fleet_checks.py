@@ -32,6 +32,24 @@ from sentinel.fleet.node_result import HEAT, POWER, RATE, GpuResult, NodeFile, N
 #: The median rate of the GPUs of a node, as a figure of its group.
 NODE_RATE = "node_flops_per_s"
 
+#: NVML's counters have 64 bits.
+_MOST = 2**64
+
+#: All checks of a fleet.
+CHECKS = Table()
+
+_FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
+_FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
+
+#: What is compared between nodes with the same model, by the fields of an expectation.
+_SETTINGS: Mapping[str, str] = {
+    "driver": "driver",
+    "power_limit_w": "power limit in W",
+    "vbios": "VBIOS",
+    "ecc": "ECC",
+    "persistence": "persistence mode",
+}
+
 
 # --- groups of equal hardware ----------------------------------------------------------------
 
@@ -62,9 +80,6 @@ class Member:
 
 #: Counts on one GPU; None if the count is not known.
 Counted = Callable[[GpuResult], int | None]
-
-#: NVML's counters have 64 bits.
-_MOST = 2**64
 
 
 def _growth(name: str) -> Counted:
@@ -179,12 +194,6 @@ def node_rate(gpus: Iterable[GpuResult]) -> float | None:
 
 # --- checks ----------------------------------------------------------------------------------
 
-#: All checks of a fleet.
-CHECKS = Table()
-
-_FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
-_FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
-
 
 @dataclass(frozen=True, kw_only=True)
 class FleetGpuEvidence:
@@ -207,16 +216,6 @@ class FleetNodeEvidence:
     group: Group
     #: In what it differs from the other nodes, as :func:`unlike_others` says it.
     unlike: Sequence[str] = ()
-
-
-#: What is compared between nodes with the same model, by the fields of an expectation.
-_SETTINGS: Mapping[str, str] = {
-    "driver": "driver",
-    "power_limit_w": "power limit in W",
-    "vbios": "VBIOS",
-    "ecc": "ECC",
-    "persistence": "persistence mode",
-}
 
 
 #: Whether an expectation of a node names a field of a model.

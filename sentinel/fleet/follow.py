@@ -22,6 +22,21 @@ from sentinel.units import format_count, format_duration
 #: So many nodes are named in a line about many.
 _MAX_NAMES = 3
 
+#: Unknown is never over.
+_UNKNOWN = Task(state=TaskState.UNKNOWN)
+
+#: The columns of a table of nodes.
+NODE_HEADER = ("NODE", "STATE", "PHASE", "LEFT", "TEMP", "FINDINGS", "NOTE")
+#: The right-aligned ones.
+NODE_RIGHT = (3, 4, 5)
+
+#: The shortest pause between two looks at a run, in seconds.
+MIN_PAUSE_S = 2.0
+#: A look takes at most this share of the time, so that the controller of a large cluster is not
+#: kept busy by those who only watch.
+_MAX_SHARE = 0.05
+ENGINES = ("slurm", "clush")
+
 
 class NodeState(StrEnum):
     """What is known of a node's part of a run."""
@@ -36,10 +51,6 @@ class NodeState(StrEnum):
     MISSING = "missing"
     #: The engine does not answer, and there is no report yet.
     UNKNOWN = "unknown"
-
-
-#: Unknown is never over.
-_UNKNOWN = Task(state=TaskState.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +182,6 @@ def describe(status: NodeStatus) -> tuple[str, ...]:
     )
 
 
-#: The columns of a table of nodes.
-NODE_HEADER = ("NODE", "STATE", "PHASE", "LEFT", "TEMP", "FINDINGS", "NOTE")
-#: The right-aligned ones.
-NODE_RIGHT = (3, 4, 5)
-
-
 def note(status: NodeStatus) -> str:
     """Describe in a few words what the state alone does not say."""
     parts = []
@@ -259,13 +264,6 @@ def _some(nodes: Sequence[str]) -> str:
 
 T = TypeVar("T")
 
-#: The shortest pause between two looks at a run, in seconds.
-MIN_PAUSE_S = 2.0
-#: A look takes at most this share of the time, so that the controller of a large cluster is not
-#: kept busy by those who only watch.
-_MAX_SHARE = 0.05
-ENGINES = ("slurm", "clush")
-
 
 def engine_of(run: FleetRun, folder: FleetFolder) -> Engine:
     """Return the engine of a run that was submitted.
@@ -320,9 +318,6 @@ class FleetFollower:
         self._cost_s = time.monotonic() - begin
         return merge(nodes, tasks, progress, verdicts)
 
-    def _is_cancelled(self) -> bool:
-        return self._folder.cancelled.exists()
-
     @property
     def pause_s(self) -> float:
         """How long to wait before the next look."""
@@ -339,7 +334,7 @@ class FleetFollower:
             return None
         self.engine_error = None
         self._has_answered = True
-        if any(task.awaits_turn for task in tasks.values()) and not self._is_cancelled():
+        if any(task.awaits_turn for task in tasks.values()) and not self._folder.cancelled.exists():
             try:  # also if the task whose turn it was to do so was killed
                 self._engine.advance(self.run)
             except EngineError as error:  # the tasks are known all the same

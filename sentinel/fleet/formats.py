@@ -32,6 +32,23 @@ MAX_LISTED = 40
 _MAX_LISTED_REASONS = 3
 _INDENT = " " * 12
 
+#: The letter of each verdict; colour is never the only difference.
+LETTERS = {
+    Verdict.FAIL.value: "F",
+    MISSING: "M",
+    Verdict.INCOMPLETE.value: "I",
+    Verdict.WARN.value: "W",
+    Verdict.PASS.value: "P",
+    Verdict.NOT_APPLICABLE.value: "N",
+}
+#: A common beginning of all names is left out of the map if it has at least so many characters.
+_MIN_PREFIX = 3
+#: So many reasons of one node or GPU are shown in the map.
+_MAX_MAP_REASONS = 6
+
+#: Larger groups only are drawn: fewer points are a table.
+_MIN_POINTS = 4
+
 
 def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     """Yield the lines: the verdict, what is wrong, and what is usual."""
@@ -169,23 +186,8 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
 
 # --- the page --------------------------------------------------------------------------------
 
-#: The letter of each verdict; colour is never the only difference.
-LETTERS = {
-    Verdict.FAIL.value: "F",
-    MISSING: "M",
-    Verdict.INCOMPLETE.value: "I",
-    Verdict.WARN.value: "W",
-    Verdict.PASS.value: "P",
-    Verdict.NOT_APPLICABLE.value: "N",
-}
-#: A common beginning of all names is left out of the map if it has at least so many characters.
-_MIN_PREFIX = 3
-#: So many reasons of one node or GPU are shown in the map.
-_MAX_MAP_REASONS = 6
 #: What each figure is divided by, and its unit.
 _Units = Mapping[str, tuple[float, str]]
-#: Larger groups only are drawn: fewer points are a table.
-_MIN_POINTS = 4
 
 
 def html_page(fleet: FleetVerdict) -> str:

@@ -34,6 +34,14 @@ _TIMEOUT_S = 15.0
 _LINE = re.compile(r"\bGres Name=gpu .*?\bCount=(\d+) .*?\bFile=(\S+)")
 _DEVICE = re.compile(r"/nvidia(\d+)$")
 
+#: How the reason of every such reservation begins; the job's id follows.
+REASON = "Slurm job"
+#: The wait for each GPU by itself, in seconds, after not all of them were available together.
+_SINGLE_WAIT_S = 2.0
+_MAX_BYTES = 2**16
+#: The title of the process that serves a step of a job, such as ``slurmstepd: [7.batch]``.
+_STEP = re.compile(rb"slurmstepd: \[(\d+)[.+]")
+
 
 def read_gres() -> tuple[int | None, ...]:
     """Query the node's list of GPUs; see :func:`parse_gres`.
@@ -114,14 +122,6 @@ def names_of_job(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 # --- reservations ----------------------------------------------------------------------------
-
-#: How the reason of every such reservation begins; the job's id follows.
-REASON = "Slurm job"
-#: The wait for each GPU by itself, in seconds, after not all of them were available together.
-_SINGLE_WAIT_S = 2.0
-_MAX_BYTES = 2**16
-#: The title of the process that serves a step of a job, such as ``slurmstepd: [7.batch]``.
-_STEP = re.compile(rb"slurmstepd: \[(\d+)[.+]")
 
 
 @dataclass(frozen=True, kw_only=True)

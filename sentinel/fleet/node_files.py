@@ -34,6 +34,15 @@ from sentinel.protocol.codec import DecodeError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
+#: Names of files that programs leave beside a file, and what they are.
+_COPIES = {
+    re.compile(r"\._.+"): "what macOS keeps beside a file",
+    re.compile(r"\.#.+|#.+#|.+~|.+\.(?:sw[a-p]|bak|orig)"): "an editor's copy",
+}
+
+#: A larger file is not read, in bytes.
+_MAX_FILE_BYTES = 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class FleetFiles:
@@ -94,13 +103,6 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
         expected=bool(expected),
         number=expected if isinstance(expected, int) else None,
     )
-
-
-#: Names of files that programs leave beside a file, and what they are.
-_COPIES = {
-    re.compile(r"\._.+"): "what macOS keeps beside a file",
-    re.compile(r"\.#.+|#.+#|.+~|.+\.(?:sw[a-p]|bak|orig)"): "an editor's copy",
-}
 
 
 def _what_copy(name: str) -> str:
@@ -263,9 +265,6 @@ def _identity(result: NodeResult) -> tuple[object, ...]:
 
 
 # --- thresholds ------------------------------------------------------------------------------
-
-#: A larger file is not read, in bytes.
-_MAX_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)

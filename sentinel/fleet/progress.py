@@ -17,6 +17,9 @@ from sentinel.protocol.codec import DecodeError, from_json
 #: A larger file is none of ours.
 _MAX_BYTES = 2**16
 
+#: A larger file is none of ours: 100,000 nodes with a line each have 20 MB.
+_MAX_BYTES_MISSING_NODES = 64 * 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeProgress:
@@ -137,9 +140,6 @@ def read_progress(path: Path) -> NodeProgress | None:
 
 
 # --- why nodes have no report ----------------------------------------------------------------
-
-#: A larger file is none of ours: 100,000 nodes with a line each have 20 MB.
-_MAX_BYTES_MISSING_NODES = 64 * 2**20
 
 
 def read_reasons(folder: FleetFolder) -> dict[str, str]:

@@ -42,6 +42,18 @@ MAX_ALIKE = 5
 _JOINED = (Verdict.INCOMPLETE.value, Verdict.WARN.value)
 _NUMBER = re.compile(r"[\d.,]*\d")
 
+#: The version of the report: additions raise the second number, other changes the first.
+SCHEMA_VERSION = "1.2"
+#: What each line of the JSON lines is.
+LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
+
+#: What is reported of a run, and of a phase.
+_OF_RUN = (
+    *("id", "engine", "level", "plan", "plan_hash", "thresholds_hash"),
+    *("nodes", "started", "jobs", "simulate"),
+)
+_COVERAGE = ("phase", "mandatory", "complete", "done_s", "quota_s", "passes", "quota_passes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
@@ -174,15 +186,6 @@ def _brief(results: Sequence[CheckResult]) -> str:
 
 # --- JSON ------------------------------------------------------------------------------------
 
-#: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.2"
-#: What each line of the JSON lines is.
-LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
-
-
-#: What is reported of a phase.
-_COVERAGE = ("phase", "mandatory", "complete", "done_s", "quota_s", "passes", "quota_passes")
-
 
 def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
     """Return the report as JSON values."""
@@ -276,18 +279,9 @@ def page_of(node: FleetNode) -> str | None:
 
 
 def _run(run: FleetRun) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "engine": run.engine,
-        "level": run.level,
-        "plan": run.plan,
-        "plan_hash": run.plan_hash,
-        "thresholds_hash": run.thresholds_hash,
-        "nodes": len(run.nodes),
-        "started": run.started.isoformat(),
-        "jobs": list(run.jobs),
-        "simulate": run.simulate,
-    }
+    values = {name: getattr(run, name) for name in _OF_RUN}
+    nodes, started = len(run.nodes), run.started.isoformat()
+    return values | {"nodes": nodes, "started": started, "jobs": list(run.jobs)}
 
 
 def _group(group: Group) -> dict[str, Any]:

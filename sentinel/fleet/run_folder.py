@@ -35,6 +35,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 #: The names of files in the folder that are no node's report.
 NOT_NODES = frozenset({"drained", "fleet", "missing", "report"})
 
+#: How many links are kept.
+MAX_KNOWN = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRun:
@@ -344,9 +347,6 @@ def write_shared(path: Path, text: str) -> None:
 
 
 # --- the runs that this user has begun here: a link to the folder of each --------------------
-
-#: How many links are kept.
-MAX_KNOWN = 100
 
 
 def known_folder(environ: Mapping[str, str], uid: int) -> Path:

@@ -54,6 +54,22 @@ _MAX_RECORD_S = 3600.0
 #: A look and the controller's own clean-up take some seconds of the time above, in seconds.
 _TOLERANCE_S = 30.0
 
+#: The number of nodes that work at the same time, if the user names none: what soperator uses.
+#: Azure's tests, which were one step, broke at about 300.
+DEFAULT_BATCH = 200
+#: The longest list of jobs for one command, in one argument of at most 128 KB.
+_MAX_IDS = 1000
+#: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
+_MAX_NAMES = 500
+#: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
+#: them with ``%T``.
+_UNAVAILABLE = (
+    *("down", "drained", "draining", "drain", "error", "fail", "failing", "future", "inval"),
+    *("maint", "perfctrs", "power_down", "powered_down", "powering_down", "reboot", "unknown"),
+)
+#: Flags of a state: not responding, in a reservation, rebooting, powered down.
+_FLAGS = "*$@^!%~#+-"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -153,23 +169,6 @@ def _waiting(job: str, priority: str, reason: str) -> Task:
         return Task(state=TaskState.WAITING, awaits_turn=True)
     hold = f"held: {reason}; release it: scontrol release {job}"
     return Task(state=TaskState.WAITING, hold=hold)
-
-
-#: The number of nodes that work at the same time, if the user names none: what soperator uses.
-#: Azure's tests, which were one step, broke at about 300.
-DEFAULT_BATCH = 200
-#: The longest list of jobs for one command, in one argument of at most 128 KB.
-_MAX_IDS = 1000
-#: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
-_MAX_NAMES = 500
-#: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
-#: them with ``%T``.
-_UNAVAILABLE = (
-    *("down", "drained", "draining", "drain", "error", "fail", "failing", "future", "inval"),
-    *("maint", "perfctrs", "power_down", "powered_down", "powering_down", "reboot", "unknown"),
-)
-#: Flags of a state: not responding, in a reservation, rebooting, powered down.
-_FLAGS = "*$@^!%~#+-"
 
 
 class Slurm:

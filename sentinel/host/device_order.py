@@ -19,6 +19,9 @@ INFORMATION = "information"
 _ADDRESS = re.compile(r"^Bus Location:\s*(\S+)", re.MULTILINE)
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 
+#: How long CUDA may take to start; without persistence mode, it takes 1 to 3 s for each GPU.
+_TIMEOUT_S = 20.0
+
 
 def addresses_by_minor(folder: Path = DRIVER_FILES) -> dict[int, str]:
     """Read the PCI address of each GPU, by the minor number of its device file.
@@ -45,10 +48,6 @@ def addresses_by_minor(folder: Path = DRIVER_FILES) -> dict[int, str]:
 def information(address: str, minor: int) -> str:
     """Write the lines that :func:`addresses_by_minor` reads, for a simulated GPU."""
     return f"Bus Location: \t {address}\nDevice Minor: \t {minor}\n"
-
-
-#: How long CUDA may take to start; without persistence mode, it takes 1 to 3 s for each GPU.
-_TIMEOUT_S = 20.0
 
 
 def cuda_order_of_this_host() -> tuple[str, ...] | None:

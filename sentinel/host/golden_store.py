@@ -29,6 +29,9 @@ NAME = "goldens.jsonl"
 #: stressor.
 _LOCK_TIMEOUT_S = 1.0
 
+#: What is read back from the text of a key.
+_KEY = re.compile(r", (\d+) SMs, torch .*, (\S+) \S+ v\d+, seed \d+$")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenKey:
@@ -51,10 +54,6 @@ class GoldenKey:
             f"{self.gpu}, {self.sms} SMs, torch {self.torch}, BLAS {self.blas}, "
             f"{self.dtype} {self.shape}, seed {self.seed}"
         )
-
-
-#: What is read back from the text of a key.
-_KEY = re.compile(r", (\d+) SMs, torch .*, (\S+) \S+ v\d+, seed \d+$")
 
 
 def sms_of(key: str) -> int:

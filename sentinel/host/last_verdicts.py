@@ -28,6 +28,30 @@ _PROVES_NOTHING = frozenset({"INCOMPLETE", "N/A"})
 #: The statuses of a check that found no fault.
 _GOOD = frozenset({"pass", "warn"})
 
+#: Options that say how long a part of the work takes, and not what it is.
+_LENGTHS = ("retention=", "seconds=")
+
+#: The work that a check needs, by the beginning of its id; every other check needs all of its plan.
+_NEEDS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "results.": lambda phase: bool(phase["errors"]),
+    "memory.covered": lambda phase: bool(phase["quota_passes"]),
+    "rate.": lambda phase: _name(phase) == "gemm",
+    "load.": lambda phase: _name(phase) == "gemm",
+    "links.": lambda phase: _name(phase) == "links",
+}
+
+_UNKNOWN_PHASE = {
+    "workload": "",
+    "mandatory": True,
+    "complete": False,
+    "not_tested": None,
+    "errors": 0,
+    "done_s": 0.0,
+    "quota_s": 0.0,
+    "passes": 0,
+    "quota_passes": 0,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
@@ -198,18 +222,6 @@ def _most(first: Work | None, second: Work) -> Work:
 
 # --- work ------------------------------------------------------------------------------------
 
-#: Options that say how long a part of the work takes, and not what it is.
-_LENGTHS = ("retention=", "seconds=")
-
-#: The work that a check needs, by the beginning of its id; every other check needs all of its plan.
-_NEEDS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
-    "results.": lambda phase: bool(phase["errors"]),
-    "memory.covered": lambda phase: bool(phase["quota_passes"]),
-    "rate.": lambda phase: _name(phase) == "gemm",
-    "load.": lambda phase: _name(phase) == "gemm",
-    "links.": lambda phase: _name(phase) == "links",
-}
-
 
 def kind_of_work(workload: str) -> str:
     """Name the kind of a workload: its name and its options, but for those that are lengths."""
@@ -297,19 +309,6 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
         )
         for gpu in report["gpus"]
     }
-
-
-_UNKNOWN_PHASE = {
-    "workload": "",
-    "mandatory": True,
-    "complete": False,
-    "not_tested": None,
-    "errors": 0,
-    "done_s": 0.0,
-    "quota_s": 0.0,
-    "passes": 0,
-    "quota_passes": 0,
-}
 
 
 def _run(run: Mapping[str, Any], gpu: Mapping[str, Any], last: LastVerdict) -> _Run:

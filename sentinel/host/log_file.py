@@ -17,6 +17,14 @@ from sentinel.host.regular_file import open_regular
 MAX_BYTES = 10 * 10**6
 MAX_OLD_FILES = 5
 
+#: How much of the end is kept when the file is cut: the last lines before an exit say the most.
+KEPT_BYTES = 64 * 1024
+#: A burst wakes the thread at most this often. What is written in between exceeds the limit.
+_PAUSE_MS = 20
+#: How often the file is checked where no inotify instance is left.
+_POLL_MS = 1000
+_IN_MODIFY = 2  # inotify(7)
+
 
 class RotatingLog(io.TextIOBase):
     """A stream of whole lines into ``path``; older files are ``path.1``, ``path.2`` and so on.
@@ -126,15 +134,6 @@ class RotatingLog(io.TextIOBase):
 def _open(path: Path) -> int:
     """Open a log to append, never through a link."""
     return open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
-
-
-#: How much of the end is kept when the file is cut: the last lines before an exit say the most.
-KEPT_BYTES = 64 * 1024
-#: A burst wakes the thread at most this often. What is written in between exceeds the limit.
-_PAUSE_MS = 20
-#: How often the file is checked where no inotify instance is left.
-_POLL_MS = 1000
-_IN_MODIFY = 2  # inotify(7)
 
 
 class BoundedOutput:

@@ -21,12 +21,28 @@ _BINDING = "nvidia-ml-py"
 #: Where a distribution lists its files, each in its own way.
 _LISTS = ("RECORD", "installed-files.txt", "SOURCES.txt")
 
+#: The files that are the module ``pynvml``, or the heart of a package.
+_MODULE = {"pynvml.py", "pynvml/__init__.py"}
+
 #: From the first to the last of these drivers, the struct of a process differed under the same
 #: version number, so that a binding made for any other driver reads wrong PIDs
 #: (https://github.com/XuehaiPan/nvitop/pull/79).
 _ODD_DRIVERS = ((535, 43), (535, 86))
 #: The one binding that was made for them.
 ODD_BINDING = (12, 535, 77)
+
+#: By the oldest driver, newest first: the index with torch's builds, and the requirement.
+BUILDS: tuple[tuple[Version, str, str], ...] = (
+    ((580,), "https://download.pytorch.org/whl/cu130", "torch"),
+    ((525,), "https://download.pytorch.org/whl/cu126", "torch"),
+    ((450, 80), "https://download.pytorch.org/whl/cu118", "torch"),
+)
+
+#: Where torch's own selector is, for a driver that is unknown.
+_SELECTOR = "https://pytorch.org/get-started/locally/"
+
+#: The distribution, and the folder of its data files.
+_DISTRIBUTION, _FOLDER = "gpu-sentry", "share/sentinel"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,23 +143,7 @@ def _module_files(one: metadata.Distribution) -> list[metadata.PackagePath]:
     """
     if not any("pynvml" in (one.read_text(name) or "") for name in _LISTS):
         return []
-    return [file for file in one.files or () if _is_the_module(str(file))]
-
-
-def _is_the_module(file: str) -> bool:
-    """Check whether a distribution's file is the module ``pynvml``, or the heart of a package."""
-    return file in {"pynvml.py", "pynvml/__init__.py"}
-
-
-#: By the oldest driver, newest first: the index with torch's builds, and the requirement.
-BUILDS: tuple[tuple[Version, str, str], ...] = (
-    ((580,), "https://download.pytorch.org/whl/cu130", "torch"),
-    ((525,), "https://download.pytorch.org/whl/cu126", "torch"),
-    ((450, 80), "https://download.pytorch.org/whl/cu118", "torch"),
-)
-
-#: Where torch's own selector is, for a driver that is unknown.
-_SELECTOR = "https://pytorch.org/get-started/locally/"
+    return [file for file in one.files or () if str(file) in _MODULE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +188,6 @@ def how_to_install(driver: str | None, tool: Installer, *, replace: bool = False
     if version:
         return "No build of torch 2.6 or newer runs on this driver: install driver 525 or newer."
     return f"Install a CUDA build of torch; {_SELECTOR} has the command."
-
-
-#: The distribution, and the folder of its data files.
-_DISTRIBUTION, _FOLDER = "gpu-sentry", "share/sentinel"
 
 
 def shipped_file(name: str) -> Path:

@@ -34,6 +34,43 @@ PROBE = "sentinel-probe"
 API = "sentinel-api"
 DEMO_JOB = "demo-job"
 
+_PR_SET_PDEATHSIG = 1
+
+#: Keeps the working directory out of the search path of an interpreter.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+#: Signals that a terminal or a service manager sends to all processes of a group.
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+#: Open files of a supervisor: of its children about 8 for each GPU, and of its log and sockets.
+_MIN_OPEN_FILES = 64
+_OPEN_FILES_PER_GPU = 16
+#: The smallest history, in bytes; the log and the reservations are smaller.
+_MIN_FILE_BYTES = 16 * 2**20
+
+#: What a process can run out of, by the error, with the command that shows its limit.
+_EXHAUSTED = {
+    errno.EMFILE: "ulimit -n",
+    errno.ENFILE: "sysctl fs.file-max",
+    errno.EAGAIN: "ulimit -u",
+    errno.ENOMEM: "free",
+    errno.ENOSPC: "df",
+    errno.EDQUOT: "quota",
+    errno.EFBIG: "ulimit -f",
+}
+#: In the RuntimeError by which Python reports that the host refuses a thread.
+_NO_THREAD = "start new thread"
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
+#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
+_HOST_PID_NAMESPACE = 0xEFFFFFFC
+
+#: The first line of a mapping in /proc/self/smaps: start, end, permissions and file.
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(/.*)?$")
+
 
 def set_process_title(title: str, name: str = SENTINEL) -> None:
     """Set the title and the short name of this process; call it in the main thread.
@@ -44,15 +81,6 @@ def set_process_title(title: str, name: str = SENTINEL) -> None:
     """
     setproctitle(title)
     setthreadtitle(name)
-
-
-_PR_SET_PDEATHSIG = 1
-
-#: Keeps the working directory out of the search path of an interpreter.
-SAFE_PATH = "PYTHONSAFEPATH"
-
-#: Signals that a terminal or a service manager sends to all processes of a group.
-_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InheritedFd(Protocol):
@@ -153,26 +181,6 @@ def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
         os._exit(ChildExitCode.ORPHANED)
 
 
-#: Open files of a supervisor: of its children about 8 for each GPU, and of its log and sockets.
-_MIN_OPEN_FILES = 64
-_OPEN_FILES_PER_GPU = 16
-#: The smallest history, in bytes; the log and the reservations are smaller.
-_MIN_FILE_BYTES = 16 * 2**20
-
-#: What a process can run out of, by the error, with the command that shows its limit.
-_EXHAUSTED = {
-    errno.EMFILE: "ulimit -n",
-    errno.ENFILE: "sysctl fs.file-max",
-    errno.EAGAIN: "ulimit -u",
-    errno.ENOMEM: "free",
-    errno.ENOSPC: "df",
-    errno.EDQUOT: "quota",
-    errno.EFBIG: "ulimit -f",
-}
-#: In the RuntimeError by which Python reports that the host refuses a thread.
-_NO_THREAD = "start new thread"
-
-
 def open_missing_streams() -> None:
     """Open /dev/null in place of closed standard streams.
 
@@ -233,11 +241,6 @@ def explain_exhaustion(error: BaseException) -> str | None:
     return f"the host refuses what is needed: {error.strerror}{where}; see `{command}`"
 
 
-_MEMINFO = Path("/proc/meminfo")
-_OWN_GROUP = Path("/proc/self/cgroup")
-_GROUPS = Path("/sys/fs/cgroup")
-
-
 def available_bytes() -> int | None:
     """Compute how much memory a new process can take without swapping, or None if unknown.
 
@@ -275,10 +278,6 @@ def _fields(path: Path) -> dict[str, int]:
     """Read lines of a name and a number."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}
-
-
-#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
-_HOST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def why_processes_are_hidden(
@@ -338,10 +337,6 @@ def _replaced(name: str, stub: types.ModuleType | None) -> Iterator[None]:
 def _find_library(library: str) -> None:
     """Find nothing."""
     del library
-
-
-#: The first line of a mapping in /proc/self/smaps: start, end, permissions and file.
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+\s*(/.*)?$")
 
 
 def give_back() -> None:

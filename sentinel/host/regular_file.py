@@ -20,6 +20,15 @@ _RETRY_INTERVAL_S = 0.01
 #: How many invalid files of one name are kept.
 MAX_SET_ASIDE = 5
 
+#: As many links as the kernel follows in one path.
+_MAX_LINKS = 40
+
+#: The remedy for such a run.
+BY_ITS_USER = (
+    "The user who began the run can resume it; root, where each folder above is root's, and sticky"
+    " (chmod +t) if all users may write it."
+)
+
 
 class _Folder(Protocol):
     @property
@@ -237,10 +246,6 @@ def _irregular(path: Path) -> OSError:
     return OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-#: As many links as the kernel follows in one path.
-_MAX_LINKS = 40
-
-
 def why_untrusted(
     folder: Path, mapped: tuple[int, int] | None = None, owners_of: Iterable[Path] = ()
 ) -> str | None:
@@ -281,13 +286,6 @@ def why_untrusted(
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
     return None
-
-
-#: The remedy for such a run.
-BY_ITS_USER = (
-    "The user who began the run can resume it; root, where each folder above is root's, and sticky"
-    " (chmod +t) if all users may write it."
-)
 
 
 def why_foreign(file: Path) -> str | None:

@@ -17,6 +17,19 @@ from pathlib import Path
 #: Variables of systemd for one process.
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
+#: Where systemd-journald listens.
+SOCKET = Path("/run/systemd/journal/socket")
+#: The variable with the device and the inode of a stream that goes to the journal
+#: (systemd.exec(5)).
+STREAM_VARIABLE = "JOURNAL_STREAM"
+#: The variable with the id of this run of a unit.
+INVOCATION_VARIABLE = "INVOCATION_ID"
+
+#: The longest name of a field that the journal accepts.
+_MAX_NAME = 64
+_SIZE = struct.Struct("<Q")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
 
 class Notifier:
     """The connection to the service manager; without one, nothing is sent.
@@ -74,20 +87,6 @@ def _address(text: str) -> bytes | None:
     if text.startswith("@") and len(text) > 1:
         return b"\0" + os.fsencode(text[1:])
     return os.fsencode(text) if text.startswith("/") else None
-
-
-#: Where systemd-journald listens.
-SOCKET = Path("/run/systemd/journal/socket")
-#: The variable with the device and the inode of a stream that goes to the journal
-#: (systemd.exec(5)).
-STREAM_VARIABLE = "JOURNAL_STREAM"
-#: The variable with the id of this run of a unit.
-INVOCATION_VARIABLE = "INVOCATION_ID"
-
-#: The longest name of a field that the journal accepts.
-_MAX_NAME = 64
-_SIZE = struct.Struct("<Q")
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class Journal:

@@ -1,4 +1,4 @@
-"""Reservations and sessions in files, so that they outlive the daemon and a reboot.
+"""Reservations, sessions and known faults in files, so that they outlive the daemon.
 
 Their times are of the monotonic clock, which cannot be set but restarts at a reboot. So a file has
 the moment at which it was written by both clocks; seconds since the epoch are for use after one.
@@ -18,9 +18,9 @@ from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import load_or_set_aside, read_regular, replace_file
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Caller
-from sentinel.protocol.views import Reservation, Session
+from sentinel.protocol.views import KnownFaults, Reservation, Session
 
-T = TypeVar("T", Reservation, Session)
+T = TypeVar("T", Reservation, Session, KnownFaults)
 
 #: A larger file is not one of ours: 256 reservations of 16 GPUs have less.
 _MAX_BYTES = 4 * 2**20
@@ -74,10 +74,19 @@ class TimedFile(Generic[T]):
         """
         return load_or_set_aside(
             path,
-            lambda: self.parse(read_regular(path, _MAX_BYTES).decode(), clocks),
+            lambda: self.read(path, clocks),
             empty=(),
             loss=f"its {self.what} are ignored",
         )
+
+    def read(self, path: Path, clocks: Clocks) -> tuple[T, ...]:
+        """Read the items of a file.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is not such a file.
+        """
+        return self.parse(read_regular(path, _MAX_BYTES).decode(), clocks)
 
     def parse(self, text: str, clocks: Clocks) -> tuple[T, ...]:
         """Parse the text of a file, and convert its times to the monotonic clock of now.
@@ -97,8 +106,8 @@ class TimedFile(Generic[T]):
         for number, entry in enumerate(entries):
             where = f"{self.what}[{number}]"
             item = from_json(self.kind, entry, where)
-            _check_dates(item, head.written, where)
-            found.append(_restored(item, head.written, clocks))
+            restored = _restored(item, head.written, clocks, where)
+            found += [] if restored is None else [restored]
         return tuple(found)
 
     def write(self, path: Path, items: Iterable[T], clocks: Clocks) -> None:
@@ -119,6 +128,7 @@ class TimedFile(Generic[T]):
 
 RESERVATIONS = TimedFile(name="reservations.json", what="reservations", kind=Reservation)
 SESSIONS = TimedFile(name="sessions.json", what="sessions", kind=Session, key="name")
+FAULTS = TimedFile(name="faults.json", what="faults", kind=KnownFaults, key="gpu.uuid")
 
 
 def _check_dates(item: Reservation | Session, written: Clocks, where: str) -> None:
@@ -135,8 +145,18 @@ def _check_dates(item: Reservation | Session, written: Clocks, where: str) -> No
             raise ValueError(f"{where}: {seconds:g} is no date: {error}") from error
 
 
-def _restored(item: T, written: Clocks, clocks: Clocks) -> T:
-    """Convert the caller and the times of an item to those of this boot."""
+def _restored(item: T, written: Clocks, clocks: Clocks, where: str) -> T | None:
+    """Convert the caller and the times of an item to those of this boot.
+
+    Returns:
+        The item; None for faults of another boot, since a reboot resets every GPU.
+
+    Raises:
+        ValueError: Its times are no dates.
+    """
+    if isinstance(item, KnownFaults):
+        return item if clocks.boot == written.boot else None  # also if neither is known
+    _check_dates(item, written, where)
     by = Caller(via=item.by.via, uid=item.by.uid)
     # A moment in the future was stored by another clock, whatever the boot is called.
     if clocks.boot and clocks.boot == written.boot and written.monotonic <= clocks.monotonic:

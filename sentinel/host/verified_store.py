@@ -40,6 +40,9 @@ _COUNTS = fields(VerifiedCounts)
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
 
+#: What is added to a GPU in a list of them, by whether it is present.
+_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredAcknowledgement:
@@ -391,7 +394,7 @@ def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[st
     except ValueError as error:
         raise _no_such_gpu(str(error), gpus) from error
     for selector in single:
-        matches = [gpu for gpu in gpus if _matches(selector, gpu)]
+        matches = [gpu for gpu in gpus if selector == gpu.serial or is_named(gpu, selector)]
         found = [gpu for gpu in matches if gpu.present] or matches
         if len(found) != 1:
             what = f"{selector!r} matches several GPUs" if found else f"no GPU matches {selector!r}"
@@ -404,14 +407,6 @@ def _no_such_gpu(what: str, gpus: Sequence[KnownGpu]) -> NoSuchGpuError:
     error = NoSuchGpuError(what, _choices(gpus))
     error.allowed = tuple(gpu.uuid for gpu in gpus)
     return error
-
-
-def _matches(selector: str, gpu: KnownGpu) -> bool:
-    return selector == gpu.serial or is_named(gpu, selector)
-
-
-#: What is added to a GPU in a list of them, by whether it is present.
-_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
 
 
 def _choices(gpus: Sequence[KnownGpu]) -> str:

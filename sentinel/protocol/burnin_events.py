@@ -77,6 +77,8 @@ class PhaseEnded:
     name: ClassVar[str] = "burnin.phase_ended"
     phase: str
     work: PhaseWork = field(default_factory=PhaseWork)
+    #: As it was published, which the record believes; None where the work has them.
+    passes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

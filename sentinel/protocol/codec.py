@@ -33,6 +33,13 @@ _TYPE_NAMES = {int: "a whole number", str: "text", bool: "true or false"}
 #: Those of 64 bits: a larger one overflows in any calculation with floats, and in SQLite.
 _INTEGERS = range(-(2**63), 2**63)
 
+#: The largest message of a stream, in bytes. The view of 128 GPUs with 128 allocations has 5 MB.
+MAX_MESSAGE_BYTES = 16 * 2**20
+#: More than the kernel keeps for one socket, so that one read takes all that is waiting.
+_CHUNK_BYTES = 256 * 1024
+#: The size of the length before each message, in bytes.
+_PREFIX_BYTES = 4
+
 
 class DecodeError(ValueError):
     """A JSON value that is not of the declared type.
@@ -249,14 +256,6 @@ def _integer(value: Any) -> int:
     if type(value) is not int or value not in _INTEGERS:
         raise DecodeError(_TYPE_NAMES[int])
     return value
-
-
-#: The largest message of a stream, in bytes. The view of 128 GPUs with 128 allocations has 5 MB.
-MAX_MESSAGE_BYTES = 16 * 2**20
-#: More than the kernel keeps for one socket, so that one read takes all that is waiting.
-_CHUNK_BYTES = 256 * 1024
-#: The size of the length before each message, in bytes.
-_PREFIX_BYTES = 4
 
 
 def send_now(channel: socket.socket, message: object) -> bool:

@@ -12,6 +12,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
+#: What a report counts besides its seconds, and a phase sums up.
+COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
+
+#: A client is granted what it asks for under a lease of so many seconds. The API process renews the
+#: lease while the client waits, and ends it just before the response.
+LEASE_S = 30.0
+
 
 class Level(IntEnum):
     """What a client may do; each level includes those below it."""
@@ -57,10 +64,6 @@ class Caller:
     def may_end(self, begun_by: Caller) -> bool:
         """Check whether this caller may end what ``begun_by`` has begun."""
         return self.account == begun_by.account or self.level >= Level.ADMINISTER
-
-
-#: What a report counts besides its seconds, and a phase sums up.
-COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +206,6 @@ class ApiSpec:
 
 # --- commands, from the API -------------------------------------------------------------------
 
-#: A client is granted what it asks for under a lease of so many seconds. The API process renews the
-#: lease while the client waits, and ends it just before the response.
-LEASE_S = 30.0
-
 
 class GrantKind(StrEnum):
     """What a client can be granted until it ends it."""
@@ -279,6 +278,8 @@ class CancelGrant(_Command):
 
     kind: GrantKind
     id: str
+    #: Its client no longer waits: the reply to a request says for what it still waits.
+    gives_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

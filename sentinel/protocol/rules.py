@@ -12,6 +12,49 @@ from sentinel.units import format_duration
 if TYPE_CHECKING:
     from sentinel.protocol.views import GpuFields
 
+#: The GPU has a stressor that works.
+RUNNING = "running"
+#: Nothing forbids a start.
+IDLE = "idle"
+
+_SETTING = "that [setting](configuration.md#when-a-gpu-is-occupied) forbids it"
+
+#: How a reason ends that has the time of day at which it does.
+_AT = re.compile(r"[0-9]{2}:[0-9]{2}$")
+
+_NOT_HELD = ("ENABLED", "RELEASED")
+#: The states of a GPU in one word: the meaning of each, and the values of fields that it needs. The
+#: first that fits is shown: of the stressor, of the pause or reservation, or of the occupancy.
+GPU_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "occupied": ("a stressor is running", {"stressor": ("RUNNING",)}),
+    "starting": ("a stressor is starting", {"stressor": ("STARTING",)}),
+    "stopping": ("the stressor is ending", {"stressor": ("STOPPING",)}),
+    "busy": ("used by a foreign process", {"admin": _NOT_HELD, "occupancy": ("BUSY",)}),
+    "idle": (
+        "not in use",
+        {"admin": _NOT_HELD, "occupancy": ("IDLE",), "stressor": ("STOPPED",)},
+    ),
+    "reserved": ("kept free for a user", {"admin": ("RESERVED",)}),
+    "paused": ("paused by an operator", {"admin": ("PAUSED",)}),
+    "backoff": (
+        "the stressor failed, and will be restarted",
+        {"occupancy": ("IDLE",), "stressor": ("BACKOFF",)},
+    ),
+    "failed": (
+        "the stressor failed, and will not be restarted",
+        {"occupancy": ("IDLE",), "stressor": ("FATAL",)},
+    ),
+    "unknown": ("the occupancy is not known", {}),
+}
+#: The words of a known fault, which come before all states; the kinds of protocol/views.py.
+FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "lost": ("the driver has lost it", {}),
+    "xid": ("an XID of the driver means a hardware fault", {}),
+    "recovery": ("the driver demands a reset, a reboot or the like", {}),
+    "uncorrectable": ("its memory has uncorrectable errors", {}),
+}
+_WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -24,13 +67,6 @@ class Rule:
     #: The time at which it may decide otherwise, as far as it is known beforehand.
     time: str = ""
 
-
-#: The GPU has a stressor that works.
-RUNNING = "running"
-#: Nothing forbids a start.
-IDLE = "idle"
-
-_SETTING = "that [setting](configuration.md#when-a-gpu-is-occupied) forbids it"
 
 #: All rules, by name, in the order in which they decide.
 RULES = {
@@ -102,10 +138,6 @@ RULES = {
 }
 
 
-#: How a reason ends that has the time of day at which it does.
-_AT = re.compile(r"[0-9]{2}:[0-9]{2}$")
-
-
 def with_time(reason: str, left_s: float | None) -> str:
     """Add to the reason of a rule the time until it may decide otherwise.
 
@@ -117,40 +149,6 @@ def with_time(reason: str, left_s: float | None) -> str:
         return reason
     left = format_duration(math.ceil(left_s))
     return f"{reason} (in {left})" if _AT.search(reason) else f"{reason}; may change in {left}"
-
-
-_NOT_HELD = ("ENABLED", "RELEASED")
-#: The states of a GPU in one word: the meaning of each, and the values of fields that it needs. The
-#: first that fits is shown: of the stressor, of the pause or reservation, or of the occupancy.
-GPU_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "occupied": ("a stressor is running", {"stressor": ("RUNNING",)}),
-    "starting": ("a stressor is starting", {"stressor": ("STARTING",)}),
-    "stopping": ("the stressor is ending", {"stressor": ("STOPPING",)}),
-    "busy": ("used by a foreign process", {"admin": _NOT_HELD, "occupancy": ("BUSY",)}),
-    "idle": (
-        "not in use",
-        {"admin": _NOT_HELD, "occupancy": ("IDLE",), "stressor": ("STOPPED",)},
-    ),
-    "reserved": ("kept free for a user", {"admin": ("RESERVED",)}),
-    "paused": ("paused by an operator", {"admin": ("PAUSED",)}),
-    "backoff": (
-        "the stressor failed, and will be restarted",
-        {"occupancy": ("IDLE",), "stressor": ("BACKOFF",)},
-    ),
-    "failed": (
-        "the stressor failed, and will not be restarted",
-        {"occupancy": ("IDLE",), "stressor": ("FATAL",)},
-    ),
-    "unknown": ("the occupancy is not known", {}),
-}
-#: The words of a known fault, which come before all states; the kinds of protocol/views.py.
-FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "lost": ("the driver has lost it", {}),
-    "xid": ("an XID of the driver means a hardware fault", {}),
-    "recovery": ("the driver demands a reset, a reboot or the like", {}),
-    "uncorrectable": ("its memory has uncorrectable errors", {}),
-}
-_WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
 
 
 def has_stressor(gpu: GpuFields) -> bool:

@@ -8,7 +8,10 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from sentinel.protocol.commands import Caller, Given, GrantKind
-from sentinel.protocol.gpu import GpuProcess, Telemetry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
+
+#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
+FAULTY = "it is lost, or hangs"
 
 
 def described(text: str) -> dict[str, str]:
@@ -162,6 +165,19 @@ class GpuFault:
     remedy: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownFaults:
+    """The faults of a GPU that a new daemon cannot find out by reading it."""
+
+    gpu: Gpu
+    #: The driver has lost it.
+    lost: bool = False
+    #: The XIDs that mean a hardware fault, in ascending order.
+    xids: tuple[int, ...] = ()
+    #: The GPU's energy when the last of them came, in joules; None if it could not be read.
+    energy_j: float | None = None
+
+
 #: The share of full speed that each level allows: from the GPU Management System's table of states.
 MULTIPLIERS = {
     GpuHealth.OPTIMAL: 1.0,
@@ -193,10 +209,6 @@ class BurninRunView:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-
-
-#: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
-FAULTY = "it is lost, or hangs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +284,8 @@ class HostView:
     burnin: BurninRunView | None = None
     #: How many GPUs the node must have; None if that is not declared.
     expected_gpus: int | None = None
+    #: What a file keeps for the next daemon.
+    known_faults: tuple[KnownFaults, ...] = ()
     ending: str | None = None
 
     @property

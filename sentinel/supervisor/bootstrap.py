@@ -254,7 +254,7 @@ def _run(
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
     pause = Pause(since=now, by=_own_user()) if orders.paused else None
     state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause))
-    kept = restore(state, api.state_folder if api is not None else None)
+    kept = restore(state, api.state_folder if api is not None else None, found.earlier)
     api_required = api is not None and api.required
     supervisor = Supervisor(
         state=replace(kept.state, api_required=api_required, orders=orders),

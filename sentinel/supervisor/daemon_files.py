@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from sentinel.core import faults
 from sentinel.core.node import sessions
 from sentinel.core.state import State
 from sentinel.core.step import Step
@@ -19,7 +20,7 @@ from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.events import Event
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.daemonize import redirect_output
-from sentinel.supervisor.discovery import Options, Serve
+from sentinel.supervisor.discovery import EarlierFaults, Options, Serve
 from sentinel.supervisor.single_instance import Claim
 
 
@@ -83,7 +84,7 @@ def _record(options: Options, serve: Serve) -> registry.DaemonRecord:
     )
 
 
-def restore(state: State, folder: Path | None) -> Step[State]:
+def restore(state: State, folder: Path | None, earlier: EarlierFaults) -> Step[State]:
     """Load what the files in a state folder have, before the loop starts.
 
     The API process writes these files. Reservations and sessions of missing GPUs are kept: a card
@@ -92,6 +93,7 @@ def restore(state: State, folder: Path | None) -> Step[State]:
     Args:
         state: The first state.
         folder: The state folder, or None for a daemon without one.
+        earlier: What an earlier daemon knew of faults.
 
     Returns:
         The state with what was restored, and an event for each problem.
@@ -103,7 +105,14 @@ def restore(state: State, folder: Path | None) -> Step[State]:
     laid, why_not_started = SESSIONS.load(folder / SESSIONS.name, clocks)
     state = replace(state, reservations={reservation.id: reservation for reservation in held})
     state, left_out = sessions.restore(state, laid)
+    missing = {gpu.uuid for gpu in earlier.missing}
+    for before in earlier.faults:
+        gpu_state = state.gpu_states.get(before.gpu.uuid)
+        if gpu_state is not None:
+            listed = before.gpu.uuid not in missing
+            state = state.with_gpu(faults.restored(gpu_state, before, listed=listed))
     problems = [("reservations", why_not_reserved), ("sessions", why_not_started)]
+    problems += [("faults", earlier.problem)]
     problems += [("sessions", why) for why in left_out]
     events = tuple(
         Event(name="service.warning", at=clocks.monotonic, fields={"about": about, "text": text})

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import TextIOBase
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
@@ -32,9 +32,11 @@ from sentinel.host.packages import (
 )
 from sentinel.host.paths import Places
 from sentinel.host.process_setup import why_processes_are_hidden
+from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
+from sentinel.protocol.views import KnownFaults
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.signals import Signals
 from sentinel.units import format_exit
@@ -83,8 +85,19 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierFaults:
+    """What an earlier daemon of this boot knew of faults."""
+
+    faults: tuple[KnownFaults, ...] = ()
+    #: Those of its GPUs that the driver lists no more.
+    missing: tuple[Gpu, ...] = ()
+    #: What is wrong with its file, or None.
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
-    """A living probe and the selected GPUs."""
+    """A living probe and the selected GPUs, also those that went missing."""
 
     probe: ProbeProcess
     gpus: tuple[Gpu, ...]
@@ -102,6 +115,7 @@ class Found:
     folder: Path | None
     #: Why foreign processes may be hidden, or None.
     hidden: str | None
+    earlier: EarlierFaults = EarlierFaults()
 
 
 # --- checks of this host ---------------------------------------------------------------------
@@ -180,9 +194,10 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         found = _find(probe, signals, options, driver)
         gpus, ignored = _choose(found, options)
         config, unused = resolve(options.config, options.given, found.gpus)
+        earlier = _earlier_faults(options, found)
         yield Found(
             probe=probe,
-            gpus=gpus,
+            gpus=gpus + earlier.missing,
             ignored=ignored,
             config=config,
             unused=unused,
@@ -190,10 +205,25 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             is_nvml=driver is NVML,
             folder=folder,
             hidden=hidden,
+            earlier=earlier,
         )
     except BaseException:
         probe.close()
         raise
+
+
+def _earlier_faults(options: Options, found: Inventory) -> EarlierFaults:
+    """Load what an earlier daemon knew of faults; without an API there was none."""
+    if options.serve is None:
+        return EarlierFaults()
+    faults, problem = FAULTS.load(options.serve.places.state / FAULTS.name, Clocks.read())
+    listed = {gpu.uuid for gpu in found.gpus}
+    missing = tuple(
+        replace(before.gpu, renumbered="nvidia-smi lists it no more")
+        for before in faults
+        if before.gpu.uuid not in listed
+    )
+    return EarlierFaults(faults=faults, missing=missing, problem=problem)
 
 
 def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: DriverSpec) -> Inventory:

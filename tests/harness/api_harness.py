@@ -300,8 +300,10 @@ class FakeSupervisor:
         if given is None:
             text = f"there is no {command.kind} {command.id!r}"
             return self.refuse(command, Refusal.NOT_FOUND, text)
-        text = "ended" if given.gpus else "the GPUs are reserved; place 1"
+        text = "ended"
         if isinstance(command, CancelGrant):
+            if command.gives_up and not given.gpus:
+                text = "the GPUs are reserved; place 1"
             del grants[command.id]
         else:
             text = "extended"

@@ -248,3 +248,19 @@ def fake_kubernetes(folder: Path) -> Iterator[FakeKubernetes]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def overlay_with(folder: Path, name: str, *components: str) -> str:
+    """Copy deploy/, and take components into an example overlay as its comments say."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
+    overlay = folder / "deploy" / "kubernetes" / "examples" / name
+    text = (overlay / "kustomization.yaml").read_text().replace("# components:", "components:")
+    if "expectation" in components:
+        text = text.replace("# configMapGenerator:", "configMapGenerator:")
+        (overlay / "node.toml").write_text("gpus = 3\n")
+    for component in components:
+        line = f"- ../../components/{component}\n"
+        assert f"# {line}" in text
+        text = text.replace(f"# {line}", line)
+    (overlay / "kustomization.yaml").write_text(text)
+    return str(overlay)

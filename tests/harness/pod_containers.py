@@ -181,11 +181,14 @@ class Containers:
         mounts = [(str(one), str(one), "bind,ro") for one in _image()]
         for mount in container.get("volumeMounts", []):
             kind = "bind,ro" if mount.get("readOnly") else "bind"
-            source = self._source(volumes[mount["name"]])
+            source = self._source(volumes[mount["name"]]) / mount.get("subPath", "")
             mounts.append((str(source), mount["mountPath"], kind))
         # As a runtime does: a checkout in /tmp is in the pod's volume of that name, not behind it.
         for what, target, kind in sorted(mounts, key=lambda mount: mount[1].count("/")):
-            yield f'mkdir -p "$R{target}" && mount -o {kind} {what} "$R{target}"'
+            make = f'mkdir -p "$R{target}"'
+            if Path(what).is_file():  # by subPath
+                make = f'mkdir -p "$R{Path(target).parent}" && touch "$R{target}"'
+            yield f'{make} && mount -o {kind} {what} "$R{target}"'
 
     def _source(self, volume: dict[str, Any]) -> Path:
         """Find or make what is mounted for a volume."""

@@ -39,10 +39,10 @@ done
 if [ -e "$folder/run.json" ]; then
 	sentinel report --stored --summary "$folder" >"$message"
 	verdict=$?
-	# The exit code, the message and report.json say the same. There may be nothing left to do: an earlier pod ended
-	# the run, and its node was lost after that.
-	case $resumed$code$verdict in
-	yes2[01] | [013]? | yes[013]?) code=$verdict ;;
+	# The exit code, the message and report.json say the same. A resumed run may have nothing left to do (2): an earlier
+	# pod ended it.
+	case $resumed$code in
+	[013] | yes[0-3]) code=$verdict ;;
 	esac
 fi
 exit "$code"

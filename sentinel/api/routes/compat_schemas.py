@@ -34,6 +34,35 @@ _COLORS: dict[State, Color] = {
     "unavailable": "gray",
 }
 
+#: Its defaults: the number of readings, and the seconds between two.
+_HISTORY_SIZE, _INTERVAL_S = 200, 3
+#: Kept pauses; readings of earlier ones have left the history of these clients.
+_MAX_PAUSES = 1000
+
+_ANY = Field(default=None, allow_inf_nan=False)
+
+#: The key without a number if there is no limit.
+_LIMIT = "memory_limit_mb"
+#: Sentinel's setting for each key, and the unit of its number.
+_SETTINGS = {
+    "temp_optimal": ("throttle.temp_normal_from", ""),
+    "temp_normal": ("throttle.temp_throttled_from", ""),
+    "temp_throttle": ("throttle.temp_critical_from", ""),
+    "temp_critical": ("throttle.temp_overheating_from", ""),
+    "memory_optimal": ("throttle.memory_normal_from", "%"),
+    "memory_normal": ("throttle.memory_throttled_from", "%"),
+    "memory_critical": ("throttle.memory_critical_from", "%"),
+    "memory_limit_mb": ("budget.limit", "MiB"),
+    "memory_reserve_mb": ("budget.keep_unallocated", "MiB"),
+    "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
+    "critical_pause_seconds": ("throttle.critical_pause", "s"),
+}
+#: The number of each unit in one of Sentinel's.
+_FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
+_FIELDS = {setting.key: setting.field for setting in SETTINGS}
+#: The name there of each setting, by its key.
+NAMES = {key: name for name, (key, _) in _SETTINGS.items()}
+
 
 class Failed(BaseModel):
     """The reason for a failure."""
@@ -43,11 +72,6 @@ class Failed(BaseModel):
 
 
 # --- monitoring ------------------------------------------------------------------------------
-
-#: Its defaults: the number of readings, and the seconds between two.
-_HISTORY_SIZE, _INTERVAL_S = 200, 3
-#: Kept pauses; readings of earlier ones have left the history of these clients.
-_MAX_PAUSES = 1000
 
 
 class Monitoring:
@@ -129,7 +153,6 @@ def find_allocation(
 
 
 _Number = float | None
-_ANY = Field(default=None, allow_inf_nan=False)
 
 
 class ConfigChange(RequestModel):
@@ -156,29 +179,6 @@ class ConfigChange(RequestModel):
         if value is None and info.field_name != _LIMIT:
             raise ValueError("null is not a number; only memory_limit_mb may be null, no limit")
         return value
-
-
-#: The key without a number if there is no limit.
-_LIMIT = "memory_limit_mb"
-#: Sentinel's setting for each key, and the unit of its number.
-_SETTINGS = {
-    "temp_optimal": ("throttle.temp_normal_from", ""),
-    "temp_normal": ("throttle.temp_throttled_from", ""),
-    "temp_throttle": ("throttle.temp_critical_from", ""),
-    "temp_critical": ("throttle.temp_overheating_from", ""),
-    "memory_optimal": ("throttle.memory_normal_from", "%"),
-    "memory_normal": ("throttle.memory_throttled_from", "%"),
-    "memory_critical": ("throttle.memory_critical_from", "%"),
-    "memory_limit_mb": ("budget.limit", "MiB"),
-    "memory_reserve_mb": ("budget.keep_unallocated", "MiB"),
-    "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
-    "critical_pause_seconds": ("throttle.critical_pause", "s"),
-}
-#: The number of each unit in one of Sentinel's.
-_FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
-_FIELDS = {setting.key: setting.field for setting in SETTINGS}
-#: The name there of each setting, by its key.
-NAMES = {key: name for name, (key, _) in _SETTINGS.items()}
 
 
 def as_settings(change: ConfigChange) -> dict[str, str]:

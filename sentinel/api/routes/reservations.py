@@ -148,7 +148,7 @@ async def _gpus_granted(context: ApiContext, by: Caller, id_: str, deadline: flo
             why = "The GPUs were not available in time; another connection still waits for them."
             raise ProblemError(Code.CONFLICT, why)
         left = await context.supervisor.request(
-            CancelGrant, by=by, kind=GrantKind.RESERVATION, id=id_
+            CancelGrant, by=by, kind=GrantKind.RESERVATION, id=id_, gives_up=True
         )
         raise ProblemError(Code.CONFLICT, lost or left.text)
     granted = views.grant(Reservation, id_)

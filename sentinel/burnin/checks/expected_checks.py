@@ -55,11 +55,8 @@ def count_unchecked(results: Iterable[CheckResult]) -> str | None:
 
 
 def _active(links: Sequence[NvLink]) -> int | None:
-    return None if any(link.active is None for link in links) else sum(map(_is_active, links))
-
-
-def _is_active(link: NvLink) -> bool:
-    return bool(link.active)
+    states = [link.active for link in links]
+    return None if None in states else sum(filter(None, states))
 
 
 def _slowest(links: Sequence[NvLink]) -> int | None:

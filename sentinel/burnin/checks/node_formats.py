@@ -30,6 +30,8 @@ _NPD = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.NOT_TESTED: 2}
 NPD_UNKNOWN = 2
 NPD_CHARACTERS = 80
 
+#: What is shown of a GPU beside its counters.
+_NAMED = ("index", "name", "serial", "pci_bus_id", "driver", "vbios")
 #: The checks whose values are performance data, by their labels.
 _PERFDATA = {
     "temperature.gpu": "temperature_left",
@@ -143,12 +145,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
         "gpus": [
             {
                 "uuid": gpu.counters.uuid or None,
-                "index": gpu.counters.index,
-                "name": gpu.counters.name,
-                "serial": gpu.counters.serial,
-                "pci_bus_id": gpu.counters.pci_bus_id,
-                "driver": gpu.counters.driver,
-                "vbios": gpu.counters.vbios,
+                **{name: getattr(gpu.counters, name) for name in _NAMED},
                 "verdict": gpu.status.value,
                 "unread": gpu.why_unread,
                 "checks": [asdict(result) for result in gpu.checks],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from sentinel.client import connect
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
 from sentinel.host import verified_store
+from sentinel.host.lookups import look_up
 from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import Outcome, RepairOutcome
 from sentinel.units import format_count
@@ -94,7 +94,8 @@ def _in_file(
         if path.exists() and path.stat().st_uid != os.geteuid():
             remedy = "Run this as that user: the file would no longer be readable to it."
             raise AccessDeniedError(f"{path} belongs to another user", remedy)
-        order = (path, uuids, _user(), reason, outcome)
+        user = look_up(os.getuid()) or f"user {os.getuid()}"
+        order = (path, uuids, user, reason, outcome)
         done = verified_store.acknowledge(*order) if path.exists() else {}
     except OSError as error:
         raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
@@ -107,11 +108,3 @@ def _in_file(
         for uuid, one in done.items()
     )
     return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(done))
-
-
-def _user() -> str:
-    """Name the user of this process."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user {os.getuid()}"

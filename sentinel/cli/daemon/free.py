@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -82,9 +81,9 @@ def _visible(client: Requester, status: Status) -> tuple[tuple[GpuStatus, ...], 
     if value is None or client.address.host:
         return tuple(status.gpus), None
     from sentinel.cli.daemon.visible import read_shown  # slow to import
-    from sentinel.protocol.gpu import Gpu
+    from sentinel.config.gpu_selection import gpus_of
 
-    names = [field.name for field in fields(Gpu)]
-    managed = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in status.gpus)
-    shown, ignored = read_shown(value, managed, simulated=bool(status.daemon.simulated))
+    shown, ignored = read_shown(
+        value, gpus_of(status.gpus), simulated=bool(status.daemon.simulated)
+    )
     return tuple(gpu for gpu in status.gpus if gpu.uuid in shown), ignored

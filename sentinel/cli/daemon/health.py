@@ -110,8 +110,8 @@ def command(
 
     VERIFIED is work of which results were checked, under every daemon of this user and in burn-ins
     without one; BURN-IN the last verdict that is known. Works without a daemon, too. Exit code 1 if
-    a GPU has wrong results or findings, or has failed its last burn-in, 3 if a GPU is untested or
-    none is known, else 0.
+    a GPU has wrong results, findings or known faults, or has failed its last burn-in, 3 if a GPU is
+    untested or none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
     last burn-in: 1 as above, 3 if one has another verdict or none, is lost or cannot be read.
@@ -277,10 +277,7 @@ def _standing(card: Card) -> str:
 def _plain(card: Card) -> dict[str, Any]:
     """Return a card as JSON values."""
     return {
-        "uuid": card.uuid,
-        "index": card.index,
-        "name": card.name,
-        "serial": card.serial,
+        **{name: getattr(card, name) for name in ("uuid", "index", "name", "serial")},
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
         "untested": card.untested,

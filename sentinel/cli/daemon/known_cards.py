@@ -24,6 +24,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
 from sentinel.client import connect
 from sentinel.config.expectation import Expectation
+from sentinel.core.faults import describe
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
@@ -35,8 +36,9 @@ from sentinel.host.last_verdicts import (
     report_paths,
     work_of,
 )
+from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuProof, GpuStatus
-from sentinel.protocol.views import GpuFault
+from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
@@ -102,7 +104,7 @@ class Card(OwnedGpu):
     #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
     #: the host.
     lost: str | None = None
-    #: What its daemon knows.
+    #: What its daemon knows, or the last one knew.
     faults: tuple[GpuFault, ...] = ()
 
     @property
@@ -136,8 +138,8 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         least: The work that the plan of a verdict must have asked for; None for any plan.
 
     Raises:
-        ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
-            daemon reports it. Or a missing report cannot be written.
+        ConfigError: A file of the daemon cannot be read; those of verified work and faults matter
+            only if no daemon reports it. Or a missing report cannot be written.
     """
     try:
         _write_missing_reports(state)
@@ -166,6 +168,17 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             socket=socket,
             seen=known.seen if known is not None else 0.0,
         )
+    for before in () if present else _stored_faults(state / FAULTS.name):
+        last_gpu = before.gpu
+        card = cards.get(last_gpu.uuid) or Card(
+            uuid=last_gpu.uuid,
+            index=last_gpu.index,
+            serial=last_gpu.serial,
+            pci_bus_id=last_gpu.pci_bus_id,
+            present=None,
+            name=last_gpu.name,
+        )
+        cards[last_gpu.uuid] = replace(card, faults=describe(before))
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or Card(
             uuid=uuid,
@@ -238,6 +251,22 @@ def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
         )
         for uuid, one in stored.items()
     }
+
+
+def _stored_faults(path: Path) -> tuple[KnownFaults, ...]:
+    """Read the faults that the last daemon knew: those of this boot, until a reset.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
+    try:
+        return FAULTS.read(path, Clocks.read())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of known faults: {error}") from None
 
 
 def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:

@@ -6,10 +6,14 @@ the daemon. So GPUs are compared with the daemon's by UUID.
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from sentinel.client import Status
-from sentinel.config.gpu_selection import needs_cuda_order, pci_order, read_visible, select_gpus
+from sentinel.config.gpu_selection import (
+    gpus_of,
+    needs_cuda_order,
+    pci_order,
+    read_visible,
+    select_gpus,
+)
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.host.device_order import cuda_order_of_this_host
 from sentinel.host.simulation import Registry, default_folder
@@ -40,8 +44,7 @@ def restrict(
         ConfigError: The value has numbers, and CUDA does not report which GPUs they are.
         NoSuchGpuError: A selector matches no GPU or several, or too few GPUs are visible.
     """
-    names = [field.name for field in fields(Gpu)]
-    managed = tuple(Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in status.gpus)
+    managed = gpus_of(status.gpus)
     selected = select_gpus(selectors, managed)
     shown, ignored = read_shown(value, managed, simulated=status.daemon.simulated)
     left = [gpu for gpu in selected if gpu.uuid in shown]

@@ -14,7 +14,14 @@ from sentinel.cli.display.output import Table, printable
 from sentinel.host.process_setup import STRESSOR
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import FAULT_STATES, gpu_state, has_stressor, with_time
-from sentinel.units import format_brief, format_count, format_duration, format_scaled, format_size
+from sentinel.units import (
+    format_brief,
+    format_count,
+    format_duration,
+    format_indices,
+    format_scaled,
+    format_size,
+)
 
 if TYPE_CHECKING:
     from sentinel.client import GpuStatus, Holder, Process, ReservationInfo, Status
@@ -94,19 +101,11 @@ def title(status: Status) -> str:
         ((model, indices),) = models.items()
         text = f"{len(indices)} x {model}"
     else:
-        text = "; ".join(f"GPU {ranges(indices)}: {model}" for model, indices in models.items())
+        text = "; ".join(
+            f"GPU {format_indices(indices, separator=',')}: {model}"
+            for model, indices in models.items()
+        )
     return f"{status.daemon.host or 'sentinel'}  {text or 'no GPU'}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Format ascending numbers, with runs of them as ranges: 0-3,5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def list_line(gpu: GpuStatus, *, stale: bool = False) -> str:
@@ -242,7 +241,7 @@ def _reasons(gpus: Iterable[GpuStatus]) -> Iterator[tuple[int, str]]:
     for gpu in gpus:
         indices.setdefault(why(gpu), []).append(gpu.index)
     for reason, those in indices.items():
-        yield min(those), f"GPU {ranges(sorted(those))}: {reason}"
+        yield min(those), f"GPU {format_indices(those, separator=',')}: {reason}"
 
 
 def _current_notes(gpu: GpuStatus) -> Iterator[str]:

@@ -250,14 +250,10 @@ def _pace(f: _Fields) -> str:
 _CAUSES = {"policy": "after its release", "unknown": "the GPU cannot be read"}
 
 
-def _cause(cause: str) -> str:
-    return _CAUSES.get(cause, cause)
-
-
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "bits": _bits,
     "caller": _caller,
-    "cause": _cause,
+    "cause": lambda cause: _CAUSES.get(cause, cause),
     "duration": format_duration,
     "gpus": _gpus,
     "percent": "{:.0%}".format,

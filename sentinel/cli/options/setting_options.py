@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +211,7 @@ def read_sources(
     """
     if variable := os.environ.get("SENTINEL_WORKLOAD"):  # a daemon inherits it
         os.environ["SENTINEL_WORKLOAD"] = for_daemon("workload", variable)
-    file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
+    file = find_file(config, os.environ)
     kept: tuple[Given, ...] = ()
     try:
         kept = read_saved(saved) if saved is not None else ()
@@ -371,20 +371,12 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
     if named is None:
         return Expectation() if gpus is None else expect_gpus(gpus)
     path = Path(named).absolute()
-    try:
+    with _usage_errors(f"{flag} {path}"):
         # On a shared disk, root's files may belong to another user.
         if why_untrusted(path) and (why := why_foreign(path)) is not None:
             remedy = "allowed is a file that root or you own, and that no other user can replace"
             raise click.UsageError(f"{flag} {path}: {why.replace('folder ', '')}; {remedy}")
         found = parse_expectation(read_regular(path, _MAX_FILE_BYTES).decode(), str(path))
-    except OSError as error:
-        why = f"{error.strerror or error}; allowed is a regular TOML file of at most 1 MiB"
-        raise click.UsageError(f"{flag} {path}: {why}") from error
-    except UnicodeDecodeError as error:
-        message = f"{flag} {path}: it is not UTF-8 text; allowed is a TOML file"
-        raise click.UsageError(message) from error
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
     if gpus is None or gpus == found.gpus:
         return found
     if found.gpus is not None:
@@ -405,14 +397,20 @@ def load_thresholds(file: str | None) -> SharedThresholds:
 
     if file is None:
         return SharedThresholds()
-    try:
+    with _usage_errors(f"--thresholds {file}"):
         return read_thresholds(Path(file))
+
+
+@contextlib.contextmanager
+def _usage_errors(what: str) -> Iterator[None]:
+    """Turn the errors of a file that an option names into those of wrong usage."""
+    try:
+        yield
     except OSError as error:
-        why = error.strerror or str(error)
-        message = f"--thresholds {file}: {why}; allowed is a regular TOML file of at most 1 MiB"
-        raise click.UsageError(message) from error
+        why = f"{error.strerror or error}; allowed is a regular TOML file of at most 1 MiB"
+        raise click.UsageError(f"{what}: {why}") from error
     except UnicodeDecodeError as error:
-        message = f"--thresholds {file}: it is not UTF-8 text; allowed is a TOML file"
+        message = f"{what}: it is not UTF-8 text; allowed is a TOML file"
         raise click.UsageError(message) from error
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

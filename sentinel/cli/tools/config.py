@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import GroupedOptions
-from sentinel.cli.options.command_options import with_client
+from sentinel.cli.options.command_options import Printed, prints, with_client
 from sentinel.cli.options.setting_options import (
     config_option,
     flag_of,
@@ -164,17 +163,11 @@ def command() -> None:
 
 @command.command("show", cls=GroupedOptions)
 @click.option("--offline", is_flag=True, help="Show what a new daemon would take, with no request.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@prints
 @config_option
 @with_client
 @flags
-def show(
-    client: Client,
-    config: str | None,
-    offline: bool,
-    as_json: bool,
-    given: Mapping[str, str],
-) -> int:
+def show(client: Client, config: str | None, offline: bool, given: Mapping[str, str]) -> Printed:
     """Show every setting of the running daemon with its source, as an equivalent file.
 
     With --offline those of a new run, from the file, the variables and the given options. Exit code
@@ -191,30 +184,27 @@ def show(
         raise ConfigError(f"{name} is for --offline: a running daemon has its settings already")
     else:
         values, file = _running(client), None
-    if as_json:
-        named = {"file": str(file) if file else None} if offline else {}
-        print_json({"running": not offline, **named, **settings_as_json(values)})
-    else:
-        click.echo("\n".join(file_lines(values, setting_line)))
-    return int(ExitCode.OK)
+    named = {"file": str(file) if file else None} if offline else {}
+    return Printed(
+        json={"running": not offline, **named, **settings_as_json(values)},
+        lines=file_lines(values, setting_line),
+    )
 
 
 @command.command("check")
 @click.argument("file", metavar="[FILE]", required=False)
 @simulate_option("Look GPUs up among N simulated GPUs, instead of those of this host.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@prints
 @config_option
-def check(file: str | None, config: str | None, simulate: int | None, as_json: bool) -> int:
+def check(file: str | None, config: str | None, simulate: int | None) -> Printed:
     """Check a file, or by default all that `run` would take; report everything that is wrong.
 
     Without FILE these are the file that `run` reads, what is saved, and SENTINEL_* variables.
     Workloads with options are imported by another process, as before a start, and GPUs that are
     named are looked up. Exit code 2 if `run` would reject them; having none is valid.
     """
-    if file is not None and config is not None:
-        raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
     errors: list[ConfigError] = []
-    if named := file or config:
+    if named := _named(file, config):
         sources = Sources(given=read_file(Path(named), errors.append), file=Path(named))
     else:
         sources = read_sources({}, None, saved_file(simulate), errors.append)
@@ -225,19 +215,28 @@ def check(file: str | None, config: str | None, simulate: int | None, as_json: b
         raise joined_errors(errors)
     count = len(sources.given)
     warnings = [*without_effect(sources.given), *unmatched, *shadowed()]
-    if as_json:
-        print_json({"file": sources.file, "settings": count, "warnings": warnings})
-        return int(ExitCode.OK)
     files = {str(sources.file): None} if sources.file is not None else {}
     read = files | dict.fromkeys(value.source.partition(": ")[0] for value in sources.given)
     text = f"{', '.join(read)}: {format_count(count, 'setting')}, all valid"
     if not read:
         text = "there is no configuration file, and every setting has its default"
         text += "; to write one: sentinel config init"
-    click.echo(text)
-    for text in warnings:
-        click.echo(f"sentinel: warning: {text}", err=True)
-    return int(ExitCode.OK)
+    return Printed(
+        json={"file": sources.file, "settings": count, "warnings": warnings},
+        lines=[text],
+        notes=[f"sentinel: warning: {warning}" for warning in warnings],
+    )
+
+
+def _named(file: str | None, config: str | None) -> str | None:
+    """Return the file that an argument or an option names.
+
+    Raises:
+        ConfigError: Both name one.
+    """
+    if file is not None and config is not None:
+        raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
+    return file or config
 
 
 @command.command("init")
@@ -249,13 +248,11 @@ def init(file: str | None, config: str | None) -> int:
     The default is the file that `run` reads: /etc/sentinel/config.toml for root, and that of the
     user for others. `-` prints it. A file that exists is not overwritten.
     """
-    if file is not None and config is not None:
-        raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
-    named = file or config
+    named = _named(file, config)
     if named == "-":
         click.echo(new_file_text(), nl=False)
         return int(ExitCode.OK)
-    path = Path(named) if named else file_to_write(os.environ, os.getuid(), _home())
+    path = Path(named) if named else file_to_write(os.environ, os.getuid())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x") as opened:
@@ -353,10 +350,6 @@ def joined_errors(errors: list[ConfigError]) -> ConfigError:
     from sentinel.diagnostics.workload_catalog import joined
 
     return joined(errors)
-
-
-def _home() -> Path:
-    return Path(os.environ.get("HOME") or "/")
 
 
 # --- output ----------------------------------------------------------------------------------

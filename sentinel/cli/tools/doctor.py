@@ -9,7 +9,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -66,23 +65,14 @@ def _configured_driver() -> str:
             folder for modules that another user can change.
     """
     check_search_path()
-    file = find_file(None, os.environ, Path(os.environ.get("HOME") or "/"))
+    file = find_file(None, os.environ)
     return checked(gather({}, os.environ, file)).driver
 
 
 def as_object(findings: Sequence[Finding]) -> dict[str, object]:
     """Return all findings for JSON."""
-    lines = [
-        {
-            "check": finding.check,
-            "gpu": finding.gpu,
-            "level": finding.level.value,
-            "found": finding.found,
-            "means": finding.means,
-            "do": finding.do,
-        }
-        for finding in findings
-    ]
+    names = ("check", "gpu", "level", "found", "means", "do")
+    lines = [{name: getattr(finding, name) for name in names} for finding in findings]
     return {"verdict": verdict(findings).value, "lines": lines}
 
 

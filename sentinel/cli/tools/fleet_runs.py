@@ -15,8 +15,8 @@ import click
 
 from sentinel.burnin.levels import LEVELS, read_plan
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.display.output import color_option, print_json, printable
-from sentinel.cli.options.command_options import duration, json_option, strict_option
+from sentinel.cli.display.output import color_option, printable
+from sentinel.cli.options.command_options import Printed, duration, prints, strict_option
 from sentinel.cli.options.setting_options import (
     check_range,
     expect_options,
@@ -25,7 +25,7 @@ from sentinel.cli.options.setting_options import (
     simulate_option,
 )
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
-from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.errors import ConfigError, SentinelError
 from sentinel.fleet.drain import undrain_nodes
 from sentinel.fleet.engine import EngineError, EngineMissingError, TaskState, expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
@@ -52,6 +52,12 @@ _MAX_BATCH = 10_000
 _MAX_NODES = 1_000_000
 #: The options of sbatch that are the run's own: by them its tasks are found.
 _OWN_OPTIONS = ("--job-name", "-J", "--nodelist", "-w", "--array", "-a")
+
+
+_detach_option = click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +150,8 @@ class _Order:
     "give_up_s",
     "How long to wait for nodes that are down or held, when all others are done.  [default: 10m]",
 )
-@click.option("--detach", is_flag=True, help="Submit, and do not follow.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
-)
+@_detach_option
+@_json_option
 @color_option
 def burnin(**given: Any) -> int:
     """Burn many hosts in at the same time, and end with the verdict of all.
@@ -290,14 +294,9 @@ def _options(order: _Order) -> tuple[str, ...]:
     return (*partition, *order.options)
 
 
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
-)
-
-
 @click.command("resume")
 @run_argument
-@click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+@_detach_option
 @_json_option
 @color_option
 def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:
@@ -375,9 +374,9 @@ def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
 
 @click.command("cancel")
 @run_argument
-@json_option
+@prints
 @color_option
-def cancel(fleet: FleetFolder, as_json: bool) -> int:
+def cancel(fleet: FleetFolder) -> Printed:
     """End a run, by default the last one: its nodes stop, and each reports what it has done.
 
     Nodes that have not begun have no report, so that the verdict is INCOMPLETE.
@@ -388,37 +387,34 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:
     engine = engine_of(run, fleet)
     had_ended = all(task.state is TaskState.OVER for task in engine.tasks(run).values())
     engine.cancel(run)
-    if as_json:
-        print_json({"run": run.id, "folder": fleet.path, "had_ended": had_ended})
-    else:
-        done = f"{run.id} had ended" if had_ended else f"cancelled {run.id}"
-        quoted = shlex.quote(str(fleet.path))
-        print(f"{done}; the verdict: sentinel fleet report --watch {quoted}")
-    return int(ExitCode.OK)
+    done = f"{run.id} had ended" if had_ended else f"cancelled {run.id}"
+    quoted = shlex.quote(str(fleet.path))
+    return Printed(
+        json={"run": run.id, "folder": fleet.path, "had_ended": had_ended},
+        lines=[f"{done}; the verdict: sentinel fleet report --watch {quoted}"],
+    )
 
 
 @click.command("undrain")
 @run_argument
-@json_option
+@prints
 @color_option
-def undrain(fleet: FleetFolder, as_json: bool) -> int:
+def undrain(fleet: FleetFolder) -> Printed:
     """Let Slurm use the nodes again that a run has drained, by default the last one.
 
     A node whose reason was changed since stays as it is.
     """
     fleet.read()
     results = undrain_nodes(fleet)
-    if as_json:
-        undrained = [node for node, why_not in results.items() if why_not is None]
-        left = {node: why_not for node, why_not in results.items() if why_not is not None}
-        print_json({"undrained": undrained, "left": left})
-        return int(ExitCode.OK)
-    for node, why_not in results.items():
-        stays = f"not undrained: {node}: {why_not}"
-        print(f"undrained {node}" if why_not is None else printable(stays))
-    if not results:
-        print("this run has drained no node")
-    return int(ExitCode.OK)
+    left = {node: why_not for node, why_not in results.items() if why_not is not None}
+    lines = [
+        printable(f"not undrained: {node}: {left[node]}") if node in left else f"undrained {node}"
+        for node in results
+    ]
+    return Printed(
+        json={"undrained": [node for node in results if node not in left], "left": left},
+        lines=lines or ["this run has drained no node"],
+    )
 
 
 @click.command("run-node", hidden=True)

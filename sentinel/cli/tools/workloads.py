@@ -7,20 +7,20 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sentinel.cli.display.output import print_json
-from sentinel.cli.options.command_options import json_option, together
+from sentinel.cli.options.command_options import Printed, prints, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemon_lookup import simulated_folder
-from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.golden_store import Conflict, Golden, Goldens, locate
 from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
@@ -39,18 +39,16 @@ _options = together(
         "--simulated", is_flag=True, help="The file of the simulated GPUs ($SENTINEL_SIM_DIR)."
     ),
     click.option("--config", metavar="FILE", help="Read settings from this TOML file."),
-    json_option,
 )
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the file and ``--json``; pass its path as ``ours``."""
+    """Add the options that select the file; pass its path as ``ours``."""
 
     @functools.wraps(function)
     def located(*, goldens: str | None, config: str | None, simulated: bool, **values: Any) -> Any:
-        home = Path(os.environ.get("HOME") or "/")
         flags = from_flags({"goldens": goldens} if goldens is not None else {})
-        sources = gather(flags, os.environ, find_file(config, os.environ, home))
+        sources = gather(flags, os.environ, find_file(config, os.environ))
         folder = simulated_folder(chosen=simulated)
         path = locate(checked(sources).goldens, os.environ, folder)
         if path is None:
@@ -63,21 +61,21 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @goldens_group.command("list")
 @_ours
-def list_(ours: Path, as_json: bool) -> int:
+@prints
+def list_(ours: Path) -> Printed:
     """List the records; exit code 1 if two records of one key differ."""
     goldens = _open(ours)
-    if as_json:
-        return _print_json(goldens, {"file": str(ours), "goldens": _rows(goldens.records())})
-    for golden in goldens.records():
-        click.echo(_line(golden))
-    click.echo(f"{ours}: {format_count(len(goldens.records()), 'golden checksum')}")
-    return _print_problems(goldens)
+    records = goldens.records()
+    count = f"{ours}: {format_count(len(records), 'golden checksum')}"
+    fields = {"file": str(ours), "goldens": list(map(_row, records))}
+    return _printed(goldens, fields, [*map(_line, records), count])
 
 
 @goldens_group.command("merge")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_ours
-def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:
+@prints
+def merge(files: tuple[str, ...], ours: Path) -> Printed:
     """Add the new records of each FILE to those of this host.
 
     A conflicting record is reported and not added; then the exit code is 1.
@@ -87,27 +85,22 @@ def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:
         added = goldens.add({golden.key: golden.checksum for golden in goldens.records()})
     except OSError as error:
         raise ConfigError(f"{ours}: cannot be written: {error.strerror}") from error
-    if as_json:
-        return _print_json(goldens, {"file": str(ours), "added": added})
-    click.echo(f"{ours}: {added} added")
-    return _print_problems(goldens)
+    return _printed(goldens, {"file": str(ours), "added": added}, [f"{ours}: {added} added"])
 
 
 @goldens_group.command("check")
 @click.argument("file", metavar="FILE")
 @_ours
-def check(file: str, ours: Path, as_json: bool) -> int:
+@prints
+def check(file: str, ours: Path) -> Printed:
     """Compare FILE with the records of this host; exit code 1 if two records differ."""
     goldens = _open(ours, (file,))
     own = {golden.key for golden in _open(ours).records()}
     theirs = _open(Path(file)).records()
     new = sum(golden.key not in own for golden in theirs)
-    if as_json:
-        return _print_json(
-            goldens, {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
-        )
-    click.echo(f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}")
-    return _print_problems(goldens)
+    line = f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}"
+    fields = {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
+    return _printed(goldens, fields, [line])
 
 
 def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
@@ -128,38 +121,30 @@ def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
     return goldens
 
 
-def _print_problems(goldens: Goldens) -> int:
-    """Print skipped lines and conflicts to standard error, and return the exit code."""
-    for skipped in goldens.skipped():
-        click.echo(f"{skipped.file}:{skipped.line}: skipped: {skipped.why}", err=True)
-    for conflict in goldens.conflicts():
-        first, later = conflict.first, conflict.later
-        click.echo(
-            f"CONFLICT: {_line(later)} at {later.file}:{later.line}, "
-            f"but {first.checksum:#x} at {first.file}:{first.line}",
-            err=True,
-        )
-    return _code(goldens)
-
-
-def _print_json(goldens: Goldens, fields: Mapping[str, object]) -> int:
-    """Print one JSON object and return the exit code."""
-    conflicts = [_conflict(conflict) for conflict in goldens.conflicts()]
-    skipped = [_skipped(line) for line in goldens.skipped()]
-    print_json({**fields, "conflicts": conflicts, "skipped": skipped})
-    return _code(goldens)
-
-
-def _code(goldens: Goldens) -> int:
-    return int(ExitCode.FAIL if goldens.conflicts() else ExitCode.OK)
+def _printed(goldens: Goldens, fields: Mapping[str, object], lines: Sequence[str]) -> Printed:
+    """Describe a result, and the skipped lines and conflicts, of which one has exit code 1."""
+    skipped, conflicts = goldens.skipped(), goldens.conflicts()
+    return Printed(
+        json={
+            **fields,
+            "conflicts": list(map(_conflict, conflicts)),
+            "skipped": [{"at": f"{one.file}:{one.line}", "why": one.why} for one in skipped],
+        },
+        lines=lines,
+        notes=[
+            *(f"{one.file}:{one.line}: skipped: {one.why}" for one in skipped),
+            *(
+                f"CONFLICT: {_line(later)} at {later.file}:{later.line}, "
+                f"but {first.checksum:#x} at {first.file}:{first.line}"
+                for first, later in ((one.first, one.later) for one in conflicts)
+            ),
+        ],
+        code=ExitCode.FAIL if conflicts else ExitCode.OK,
+    )
 
 
 def _line(golden: Golden) -> str:
     return f"{golden.key}: {golden.checksum:#x}"
-
-
-def _rows(goldens: Iterable[Golden]) -> list[dict[str, object]]:
-    return [_row(golden) for golden in goldens]
 
 
 def _row(golden: Golden) -> dict[str, object]:
@@ -174,10 +159,6 @@ def _conflict(conflict: Conflict) -> dict[str, object]:
         "holds": f"{first.checksum:#x}",
         "holds_at": f"{first.file}:{first.line}",
     }
-
-
-def _skipped(line: Skipped) -> dict[str, object]:
-    return {"at": f"{line.file}:{line.line}", "why": line.why}
 
 
 #: The maximum width, and the indent of the lines below a name.

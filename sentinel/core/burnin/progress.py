@@ -14,6 +14,14 @@ from sentinel.protocol.burnin_events import Interrupted, Worked
 from sentinel.protocol.commands import Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 
+#: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees
+#: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
+STABLE_SLOPE_C = 1.0
+MAX_WINDOW_S = 60.0
+#: A phase is given up after so many seconds of work of which nothing counted, without those of
+#: warming up: its workload checks nothing, or covers no memory.
+MAX_IN_VAIN_S = 600.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
@@ -103,15 +111,6 @@ class BurninRun:
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)
-
-
-#: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees
-#: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
-STABLE_SLOPE_C = 1.0
-MAX_WINDOW_S = 60.0
-#: Give a phase up after this much uncounted work, in seconds, warm-up excluded: its workload
-#: checks nothing, or covers no memory.
-MAX_IN_VAIN_S = 600.0
 
 
 def count(

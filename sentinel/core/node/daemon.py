@@ -34,6 +34,13 @@ from sentinel.units import format_count
 GIVE_UP_AFTER_S = 10.0
 GIVE_UP_AT_ONCE_AFTER_S = 1.0
 
+#: An idle GPU without a stressor after so long is left idle by a rule, in seconds.
+FIRST_START_S = 3.0
+#: The minimum interval of status lines, in seconds.
+STATUS_EVERY_S = 1.0
+#: How much longer systemd waits than a shutdown takes, in seconds.
+STOP_MARGIN_S = 10.0
+
 
 def permanently_failed(state: State) -> str | None:
     """Explain why no stressor can run on any GPU, or return None if one may.
@@ -138,14 +145,6 @@ def finish(state: State, seen: Observation) -> Step[State]:
     if finished == state.finished:
         return Step(state, due=upcoming(seen.now, give_up_at))
     return Step(replace(state, finished=finished))
-
-
-#: An idle GPU without a stressor after so long is left idle by a rule, in seconds.
-FIRST_START_S = 3.0
-#: The minimum interval of status lines, in seconds.
-STATUS_EVERY_S = 1.0
-#: How much longer systemd waits than a shutdown takes, in seconds.
-STOP_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

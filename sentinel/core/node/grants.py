@@ -24,7 +24,14 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
-from sentinel.core.node.reservation_queue import choose, claims, place, waiting, why_waiting
+from sentinel.core.node.reservation_queue import (
+    choose,
+    claims,
+    place,
+    servable,
+    waiting,
+    why_waiting,
+)
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, reservation_of
 from sentinel.core.step import Event, Step, gpu_event, upcoming
@@ -144,10 +151,8 @@ def _answer(state: State, request: Grant) -> str:
 def serve(state: State, seen: Observation) -> Step[State]:
     """Serve the requests whose GPUs are available, unless the daemon is shutting down."""
     step = Step(state)
-    for request in waiting(state) if state.shutdown is None else ():
-        gpus, _ = choose(step.state, request, claims(step.state, before=request.id))
-        if gpus:
-            step = step.then(_grant, request, gpus, seen.now)
+    for request, gpus in servable(state) if state.shutdown is None else ():
+        step = step.then(_grant, request, gpus, seen.now)
     return step
 
 
@@ -283,7 +288,7 @@ def cancel(state: State, command: CancelGrant, seen: Observation) -> Accepted:
     """End a grant, or take a request out of the queue."""
     found = _find(state, command)
     text = f"{_noun(found)} has ended"
-    if isinstance(found, Reservation) and not found.gpus:
+    if command.gives_up and isinstance(found, Reservation) and not found.gpus:
         text = why_waiting(state, found)
     return Accepted(_end(state, found, command.by, seen), text, found.gpus)
 

@@ -52,6 +52,10 @@ _CRASH_SIGNALS = frozenset({-4, -6, -7, -8, -11})
 #: The exit codes of a probe that gave up or lost its supervisor; other codes are of foreign code.
 _OWN_CODES = frozenset({ChildExitCode.FAILED, ChildExitCode.ORPHANED})
 
+#: How long after the first reading that shows a GPU idle it is read again, in seconds: a start
+#: needs two. A newcomer's PID was listed up to 60 ms after its first memory on an H200.
+CONFIRM_AFTER_S = 0.25
+
 
 def suspected(state: State, uuid: str, now: float) -> bool:
     """Check whether the probe must not read this GPU now."""
@@ -247,11 +251,6 @@ def _last_sign_of_life(state: State, up: Probe, readings: Mapping[str, Reading])
     """Compute when the probe was last known to work; a stall of the supervisor counts as that."""
     stamps = [reading.at for uuid, reading in readings.items() if uuid in state.gpu_states]
     return max([up.since, up.unused_at, state.stalled_at or up.since, *stamps])
-
-
-#: How long after the first reading that shows a GPU idle it is read again, in seconds: a start
-#: needs two. A newcomer's PID was listed up to 60 ms after its first memory on an H200.
-CONFIRM_AFTER_S = 0.25
 
 
 def watch_gpus(state: State, seen: Observation) -> Step[State]:

@@ -68,15 +68,38 @@ def choose(
     candidates = [state.gpu_states[uuid] for uuid in request.named or state.gpu_states]
     reasons = [_why_not(state, gpu_state, claims) for gpu_state in candidates]
     free = [gpu_state for gpu_state, why in zip(candidates, reasons, strict=True) if why is None]
-    needs_each = request.count == len(request.named)
+    gpus = _pick(request, free)
+    if gpus:
+        return gpus, ""
+    why = _summary([reason for reason in reasons if reason is not None])
+    if free and request.count != len(request.named):
+        why = f"only {len(free)} of {request.count} GPUs can be reserved: {why}"
+    return (), why
+
+
+def servable(state: State) -> Iterator[tuple[Reservation, tuple[str, ...]]]:
+    """Yield the waiting requests that can be served now, each with its GPUs."""
+    free = {
+        uuid: gpu_state
+        for uuid, gpu_state in state.gpu_states.items()
+        if _why_not(state, gpu_state, {}) is None
+    }
+    for request in waiting(state) if free else ():
+        usable = [uuid for uuid in request.named or state.gpu_states if uuid in free]
+        gpus = _pick(request, [free[uuid] for uuid in usable])
+        if gpus:
+            yield request, gpus
+        for uuid in gpus or usable:
+            del free[uuid]
+
+
+def _pick(request: Reservation, free: list[GpuState]) -> tuple[str, ...]:
+    """Choose the GPUs of a request among free ones that it can use; none if they are too few."""
     if len(free) < request.count:
-        why = _summary([reason for reason in reasons if reason is not None])
-        if free and not needs_each:
-            why = f"only {len(free)} of {request.count} GPUs can be reserved: {why}"
-        return (), why
-    if not needs_each:
-        free.sort(key=_preference)
-    return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count]), ""
+        return ()
+    if request.count != len(request.named):
+        free = sorted(free, key=_preference)
+    return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count])
 
 
 def _preference(gpu_state: GpuState) -> tuple[float, bool, int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sentinel.config.services import DEBUG
-from sentinel.core import attribution, child_facts, health
+from sentinel.core import attribution, child_facts, faults, health
 from sentinel.core.attribution import foreign_memory
 from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
@@ -153,35 +153,30 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, ruling: Ruling, now
     return gpu_event("gpu.status", gpu_state, now, **fields)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Host:
-    """Facts that do not change while the daemon runs.
+    """Facts that do not change while the daemon runs."""
 
-    Args:
-        pid: The PID of the daemon.
-        driver: The version of the driver, or a substitute for simulated GPUs.
-        simulated: Whether the GPUs are simulated.
-    """
-
-    def __init__(self, *, pid: int, driver: str, simulated: bool) -> None:
-        self.pid = pid
-        self.driver = driver
-        self.simulated = simulated
+    #: The PID of the daemon.
+    pid: int
+    #: The version of the driver, or a substitute for simulated GPUs.
+    driver: str
+    simulated: bool
 
 
 def host_view(state: State, now: float, host: Host) -> HostView:
     """Build the view of the daemon as a whole."""
     return HostView(
         at=now,
-        pid=host.pid,
+        **vars(host),
         phase=_phase(state),
-        driver=host.driver,
-        simulated=host.simulated,
         workload=state.config.workload,
         gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
         allocations=tuple(state.allocations.values()),
         burnin=burnin.run_view(state),
         expected_gpus=state.config.expect_gpus,
+        known_faults=tuple(filter(None, map(faults.known, state.gpu_states.values()))),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 
@@ -219,13 +214,7 @@ def _view(
     last = gpu_state.findings.last
     view = {
         "at": now,
-        "uuid": gpu_state.gpu.uuid,
-        "index": gpu_state.gpu.index,
-        "name": gpu_state.gpu.name,
-        "pci_bus_id": gpu_state.gpu.pci_bus_id,
-        "memory_total": gpu_state.gpu.memory_total,
-        "serial": gpu_state.gpu.serial,
-        "renumbered": gpu_state.gpu.renumbered,
+        **vars(gpu_state.gpu),
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
         "admin": kept.admin if kept else "ENABLED",
@@ -270,7 +259,7 @@ def _view(
             "memory_free": reading.memory.free,
             "outstanding": attribution.outstanding(gpu_state),
         }
-    return GpuView(**{**view, **usage_fields(reading), **_stressor_fields(gpu_state)})  # type: ignore[arg-type]
+    return GpuView(**{**view, **usage_fields(reading), **_stressor_fields(gpu_state)})
 
 
 def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from sentinel.host.procfs import own_stat
@@ -189,6 +190,25 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
     eventually(lambda: not api.supervisor.queue)
+
+
+def test_a_killed_client_leaves_the_queue_though_its_child_has_the_connection(
+    api: ApiServer,
+) -> None:
+    reserve(api, gpus=["0"])
+    command = [sys.executable, "-c", WAITS_AND_FORKS, api.path, str(ROOT)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdout is not None
+        child = psutil.Process(int(client.stdout.readline()))
+        try:
+            eventually(lambda: api.supervisor.queue)
+            client.kill()
+            eventually(lambda: not api.supervisor.queue)
+            assert child.is_running()
+        finally:
+            child.kill()
 
 
 def test_a_client_that_disconnects_before_the_reply_leaves_the_queue(api: ApiServer) -> None:
@@ -407,6 +427,21 @@ body = json.dumps({"count": 1, "bound": True})
 connection.request("PUT", "/v1/reservations/0a0b0c0d", body, {"content-type": "application/json"})
 print(connection.getresponse().read().decode(), flush=True)
 sys.stdin.read()
+"""
+
+
+#: A client that waits, and whose child has its connection, too.
+WAITS_AND_FORKS = """
+import json, os, sys, time
+sys.path.insert(0, sys.argv[2])
+from tests.harness.api_harness import UnixConnection
+connection = UnixConnection(sys.argv[1])
+body = json.dumps({"gpus": ["0"], "seconds": None, "wait_s": None})
+connection.request("PUT", "/v1/reservations/0a0b0c0d", body, {"content-type": "application/json"})
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
 """
 
 

@@ -24,7 +24,7 @@ import pytest
 from sentinel.api.access import peer_of
 from sentinel.api.connections import LIMITS, MAX_UNPROVEN, MAX_UNPROVEN_OF_ADDRESS
 from sentinel.api.event_streams import SUBSCRIBERS
-from sentinel.client.transport import Address, listener_pid
+from sentinel.client.transport import Address, listener_pid, stream_lines
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
 from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem, over_tcp
@@ -404,6 +404,29 @@ def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
         {"Origin": "null"},
     ):
         check_problem(over_tcp(api, headers=wrong), 403, "forbidden")
+
+
+def test_the_kernel_asks_both_ends_of_a_silent_tcp_connection(api: ApiServer) -> None:
+    """A request may wait without a limit, and a host that lost its network says nothing."""
+    address = Address(
+        host="127.0.0.1", port=api.port, token=Path(str(api.spec.token)).read_text().strip()
+    )
+    clients: list[socket.socket] = []
+    lines = stream_lines(address, "/v1/watch", {}, TIMEOUT_S, TIMEOUT_S, clients.append)
+    assert next(lines)
+    own = clients[0].getsockname()[1]
+
+    def asked() -> set[tuple[int, int]]:
+        """List the ports of both ends of each connection with a timer of this kind."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return {
+            (int(local[-4:], 16), int(remote[-4:], 16))
+            for _, local, remote, _, _, timer, *_ in rows
+            if timer.startswith("02:")
+        }
+
+    eventually(lambda: asked() >= {(own, api.port), (api.port, own)})
+    clients[0].shutdown(socket.SHUT_RDWR)
 
 
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:

@@ -15,7 +15,9 @@ import click
 import pytest
 
 from sentinel.cli.main import sentinel_command
+from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine, CommandOutput
+from tests.harness.example_run import ExampleRun
 from tests.harness.gpu_environment import ROOT
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
@@ -227,6 +229,17 @@ def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: Stu
         "sys.exit(run_command_line(['config', 'show', '--offline']))"
     )
     assert run_into_closed_pipe("-c", program) == (0, "")
+
+
+def test_a_verdict_that_found_no_reader_is_no_success(tmp_path: Path) -> None:
+    """``sentinel report DIR > >(head -1)`` ended with 0 for a FAIL."""
+    ExampleRun(wrong={1: 3}).write(tmp_path / "run")
+    program = (
+        "import sys; sys.stdout.reconfigure(line_buffering=True);"
+        "from sentinel.cli.main import run_command_line;"
+        f"sys.exit(run_command_line(['report', {str(tmp_path / 'run')!r}]))"
+    )
+    assert run_into_closed_pipe("-c", program) == (ExitCode.INCOMPLETE, "")
 
 
 @pytest.mark.parametrize(

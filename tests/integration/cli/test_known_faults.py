@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.fleet.drain import PREFIX
+from sentinel.host.timed_file import FAULTS
 from sentinel.protocol.views import FaultKind
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
@@ -95,3 +96,34 @@ def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> No
     eventually(lambda: daemon.gpu().faults == ())
     again = daemon.run_unchecked("health", "--acknowledge", "0", "--reason", "again")
     assert again.code != 0
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
+    daemon.start(2, "--paused")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    PLANT[kind][0](daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    before = daemon.gpu(1).faults
+    daemon.run("stop")
+    if kind in {FaultKind.LOST, FaultKind.XID}:  # a daemon finds the others out again
+        stopped = daemon.run_unchecked("health", "--simulated")
+        assert stopped.code == 1
+        assert before[0].remedy in stopped.out
+        assert daemon.run_unchecked("health", "--simulated", "--npd").code == 1
+    daemon.start(2, "--paused")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    assert daemon.gpu(1).faults == before
+    assert daemon.run_unchecked("health").code == 1
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema_version": 9}'])
+def test_a_file_of_faults_that_cannot_be_read_is_not_taken_for_none(
+    daemon: Daemon, text: str
+) -> None:
+    daemon.places.state.mkdir(parents=True, exist_ok=True)
+    (daemon.places.state / FAULTS.name).write_text(text)
+    assert daemon.run_unchecked("health", "--simulated", "--npd").code == 2
+    found = daemon.run_unchecked("health", "--simulated")
+    assert found.code == 2
+    assert "no file of known faults" in found.err

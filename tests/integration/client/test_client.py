@@ -130,6 +130,16 @@ def test_a_number_of_gpus_is_taken_among_selected_ones(daemon: StubDaemon, clien
     assert daemon.requests[-1][1] == {**asked, "reason": "", "bound": False}
 
 
+@pytest.mark.parametrize("gpus", ["2", [0, 1], "all"])
+def test_gpus_by_name_are_not_taken_among_others(
+    daemon: StubDaemon, client: Client, gpus: Any
+) -> None:
+    """The text "2" is the GPU of this index, and no number."""
+    with pytest.raises(ConfigError, match="names GPUs, and is no number"):
+        client.reserve(gpus, among=[0, 1], seconds=None)
+    assert not daemon.requests
+
+
 ASKED = ("PUT /v1/reservations/*", {"count": 1, "reason": "", "wait_s": 30.0, "bound": False})
 ENDED = ("DELETE /v1/reservations/1a2b3c4d", None)
 

@@ -29,6 +29,7 @@ from tests.harness.kubernetes_cluster import (
     check_words,
     needs_kubectl,
     objects,
+    overlay_with,
     rendered,
 )
 from tests.harness.programs import documented_commands, run_program, write_script
@@ -57,19 +58,6 @@ def daemon_set() -> dict[str, Any]:
     return pod_of("base", "DaemonSet")
 
 
-def overlay_with(folder: Path, name: str, *components: str) -> str:
-    """Copy deploy/, and take components into an example overlay as its comments say."""
-    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
-    overlay = folder / "deploy" / "kubernetes" / "examples" / name
-    text = (overlay / "kustomization.yaml").read_text().replace("# components:", "components:")
-    for component in components:
-        line = f"- ../../components/{component}\n"
-        assert f"# {line}" in text
-        text = text.replace(f"# {line}", line)
-    (overlay / "kustomization.yaml").write_text(text)
-    return str(overlay)
-
-
 def pod_of(folder: str, kind: str) -> dict[str, Any]:
     """Build the manifests of a folder; return the pod of its only object of this kind."""
     (found,) = objects(folder, kind)
@@ -96,9 +84,13 @@ def test_what_kustomize_builds_is_valid(folder: str, version: str, tmp_path: Pat
 @pytest.mark.long
 @needs_kubectl
 @needs_validator
-@pytest.mark.parametrize("name", ["overlay", "acceptance-overlay"])
-def test_an_overlay_with_components_is_valid(name: str, tmp_path: Path) -> None:
-    folder = overlay_with(tmp_path, name, "tolerations", "privileged")
+@pytest.mark.parametrize(
+    ("name", "more"), [("overlay", ()), ("acceptance-overlay", ("expectation",))]
+)
+def test_an_overlay_with_components_is_valid(
+    name: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = overlay_with(tmp_path, name, "tolerations", "privileged", *more)
     validate(rendered(folder), tmp_path, VERSIONS[-1])
 
 

@@ -21,7 +21,7 @@ from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import FAULTLESS, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost, foreign_process
-from tests.harness.kubernetes_cluster import DEPLOY, needs_kubectl, objects
+from tests.harness.kubernetes_cluster import DEPLOY, needs_kubectl, objects, overlay_with
 from tests.harness.kubernetes_site import IMAGE
 from tests.harness.pod_containers import Containers, prepare_node
 from tests.harness.programs import EXEC_SENTINEL, output_of, started_program, write_script
@@ -97,6 +97,9 @@ def test_an_acceptance_leaves_the_verdict_of_each_gpu(
     assert "short" in output
     acceptance.run(code)
     assert acceptance.summary() == summary, "the verdict of a run that is over stands"
+    if code == 0:  # so short a plan is N/A, of which a strict Job says so, and again
+        acceptance.environment["SENTINEL_STRICT"] = "on"
+        acceptance.run(ExitCode.INCOMPLETE)
 
 
 @pytest.mark.long
@@ -162,16 +165,23 @@ NEEDED = ("kubectl", "setpriv", "unshare", "nsenter", "ip")
     reason="needs root, for the mounts of containers, and kubectl",
 )
 @pytest.mark.parametrize("beside_a_daemon", [False, True])
+@pytest.mark.parametrize("expected", [None, 3])
 def test_the_pod_of_an_acceptance_has_the_folders_of_the_daemon(
-    tmp_path: Path, *, beside_a_daemon: bool
+    tmp_path: Path, *, beside_a_daemon: bool, expected: int | None
 ) -> None:
-    """The container of the Job begins as root, and is the user of the daemon."""
+    """The container of the Job begins as root, and is the user of the daemon.
+
+    With a node.toml, it is as the overlay mounts it.
+    """
     node = tmp_path / "node"
     prepare_node(node, range(2))
     (node / "plan.toml").write_text(
         plan_of("short", ("first", "bad_workloads:checks_results", "seconds = 2"))
     )
-    (script,) = objects("acceptance", "ConfigMap")
+    acceptance = "acceptance"
+    if expected is not None:
+        acceptance = overlay_with(tmp_path, "acceptance-overlay", "expectation")
+    maps = {one["metadata"]["name"]: one for one in objects(acceptance, "ConfigMap")}
     made: list[Containers] = []
 
     def start(folder: str, kind: str) -> Containers:
@@ -182,7 +192,7 @@ def test_the_pod_of_an_acceptance_has_the_folders_of_the_daemon(
         labels = {"batch.kubernetes.io/controller-uid": "uid-1"}
         meta = {"uid": kind, "name": kind, "namespace": "sentinel", "labels": labels}
         pod = {"metadata": meta, "spec": spec}
-        made.append(Containers(lambda _: script, node, pod, IMAGE))
+        made.append(Containers(lambda path: maps[path.rpartition("/")[2]], node, pod, IMAGE))
         for container in spec["initContainers"]:
             assert made[-1].start(container).wait(TIMEOUT_S) == 0, made[-1].log("folders")
         made[-1].start(spec["containers"][0])
@@ -194,14 +204,16 @@ def test_the_pod_of_an_acceptance_has_the_folders_of_the_daemon(
             start("base", "DaemonSet")
             daemon = made[-1]
             eventually(lambda: "service.ready" in daemon.log("sentinel"))
-        job = start("acceptance", "Job")
+        job = start(acceptance, "Job")
         # So short a plan proves nothing, which a strict Job does not accept.
-        assert job.running["burnin"].wait(3 * TIMEOUT_S) == ExitCode.INCOMPLETE, job.log("burnin")
+        code = ExitCode.INCOMPLETE if expected is None else ExitCode.FAIL
+        assert job.running["burnin"].wait(3 * TIMEOUT_S) == code, job.log("burnin")
     finally:
         for containers in made:
             containers.kill()
     assert ("the daemon runs it" in job.log("burnin")) is beside_a_daemon
     assert json.loads(job.message("burnin"))["node"] == "worker-7"
+    assert (f"2 of {expected} are there" in job.log("burnin")) is (expected is not None)
     (report,) = (root / "var/lib/sentinel/runs").glob("*/report.json")
     files = [report.parents[1], *(root / "var/lib/sentinel").rglob("*")]
     assert {file.stat().st_uid for file in files} == {10001}

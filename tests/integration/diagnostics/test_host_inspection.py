@@ -90,7 +90,7 @@ def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     GpuLocks(gpus[1:], [], [first, second]).release()
     (found,) = doctor_inspection._held([first, second, nowhere])
     assert found.uuid == "GPU-0"
-    assert found.holder.startswith(f"pid {os.getpid()} ")
+    assert f"(pid {os.getpid()}) since 2" in found.holder
     assert not nowhere.exists()
     held.release()
     assert list(doctor_inspection._held([first, second])) == []

@@ -129,7 +129,7 @@ def linked(folder: RunFolder) -> str:
 
 def no_manifest(folder: RunFolder) -> str:
     folder.manifest.unlink()
-    return "manifest.json cannot be used"
+    return "has no manifest.json"
 
 
 def broken_manifest(folder: RunFolder) -> str:
@@ -259,6 +259,18 @@ def test_nothing_is_signed_that_is_not_consistent(
     printed = cli("report", "--sign", str(key), str(folder.path), code=3)
     assert "run.json was changed" in printed.err
     assert not folder.signature.exists()
+
+
+@pytest.mark.parametrize("option", ["--verify", "--sign=key"])
+def test_a_run_without_a_manifest_is_judged_and_neither_verified_nor_signed(
+    option: str, folder: RunFolder, cli: CommandLine
+) -> None:
+    """A manifest that is made later would prove nothing about what was recorded."""
+    folder.manifest.unlink()
+    printed = cli("report", option, str(folder.path), code=ExitCode.INCOMPLETE)
+    assert "has no manifest.json: it has not ended, or is of an earlier version" in printed.err
+    assert not folder.manifest.exists()
+    assert cli("report", str(folder.path)).out
 
 
 @pytest.mark.parametrize("words", [("--sign", "/nowhere/key"), ("--verify", "--signers", "s")])

@@ -46,6 +46,26 @@ BEGUN = (
 )
 
 
+@pytest.mark.parametrize(
+    ("fields", "passes"),
+    [
+        ({"passes": 2}, 2),
+        ({"passes": 2, "covered": {}, "patterns": 4}, 2),
+        ({"passes": 1, "covered": {"0": 2}, "patterns": 1}, 1),
+        ({"covered": {"0": 2}, "patterns": 1}, 2),
+        ({}, 0),
+    ],
+)
+def test_the_passes_of_a_phase_are_those_of_its_record(fields: dict[str, Any], passes: int) -> None:
+    """What a record says is judged, and not what it would say if it were recorded now."""
+    memory = Phase(name="memory", workload="memtest", seconds=2, passes=2)
+    begun = event("burnin.phase_started", 1.0, phase="memory")
+    ended = event("burnin.phase_ended", 4.0, phase="memory", seconds=2.0, **fields)
+    found = load(Plan(name="test", phases=(memory,)), [STARTED, begun, ended], ())["G"]
+    assert found.phases[0].passes == passes
+    assert found.phases[0].complete is (found.unfinished is None) is (passes == 2)
+
+
 def test_a_gpu_without_events_is_in_the_record() -> None:
     found = record()
     assert (found.index, found.ended) == (3, "")

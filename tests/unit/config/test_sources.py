@@ -179,12 +179,12 @@ def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:
     own.parent.mkdir(parents=True)
     own.touch()
     environment = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "SENTINEL_CONFIG": "/named"}
-    assert find_file("/flag", environment, tmp_path) == Path("/flag")
-    assert find_file(None, environment, tmp_path) == Path("/named")
+    assert find_file("/flag", environment) == Path("/flag")
+    assert find_file(None, environment) == Path("/named")
     environment["SENTINEL_CONFIG"] = ""
-    assert find_file(None, environment, tmp_path) == own
+    assert find_file(None, environment) == own
     (tmp_path / ".config").symlink_to(tmp_path / "config")
-    assert find_file(None, {}, tmp_path) == tmp_path / ".config/sentinel/config.toml"
+    assert find_file(None, {"HOME": str(tmp_path)}) == tmp_path / ".config/sentinel/config.toml"
 
 
 # --- values for single GPUs ------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.faults import acknowledged, update, with_xid
+from sentinel.core.faults import acknowledged, known, restored, update, with_xid
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
@@ -105,3 +105,28 @@ def test_an_xid_stands_until_the_gpu_was_reset() -> None:
     state = read(state, energy_j=2000.0).state
     assert kinds(read(state).state) == (XID,), "an energy that is not read proves nothing"
     assert kinds(read(state, energy_j=5.0).state) == ()
+
+
+def test_a_restart_takes_over_xids_until_the_gpu_was_reset() -> None:
+    state = read(GpuState(gpu=GPU), energy_j=1000.0).state
+    before = known(read(with_xid(state, 79), energy_j=1100.0).state)
+    assert before is not None
+    assert (before.xids, before.energy_j, before.lost) == ((79,), 1000.0, False)
+    again = restored(GpuState(gpu=GPU), before, listed=True)
+    assert kinds(read(again).state) == (XID,), "an energy that is not read proves nothing"
+    assert kinds(read(again, energy_j=1200.0).state) == (XID,)
+    reset = read(again, energy_j=3.0).state
+    assert kinds(reset) == ()
+    assert known(reset) is None
+    assert known(acknowledged(again)) is None
+
+
+def test_a_gpu_that_is_missing_after_a_restart_is_lost_until_it_can_be_read() -> None:
+    before = known(read(GpuState(gpu=GPU), lost=True).state)
+    assert before is not None
+    again = restored(GpuState(gpu=GPU), before, listed=False)
+    unread = update(again, Observation(now=2.0), Config()).state
+    assert kinds(unread) == (LOST,)
+    assert known(unread) == before
+    assert events(read(unread)) == [("gpu.fault_over", "lost")]
+    assert kinds(restored(GpuState(gpu=GPU), before, listed=True)) == (), "it is read anew"

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import commands, grants
+from sentinel.core.node import commands, grants, reservation_queue
 from sentinel.core.node.grants import QUEUE
 from sentinel.core.node.reservation_queue import choose
 from sentinel.core.observation import ApiFacts, Observation
-from sentinel.core.state import State
+from sentinel.core.state import State, reservation_of
 from sentinel.core.step import SendTo, Step, chain
 from sentinel.protocol.commands import (
     LEASE_S,
@@ -86,8 +86,11 @@ class Node:
         number = next(self.numbers)
         return self.apply(Extend(number=number, by=by, kind=RESERVATION, id=id_, kept=kept))
 
-    def leave(self, id_: str, by: Caller = API) -> CommandReply:
-        return self.apply(CancelGrant(number=next(self.numbers), by=by, kind=RESERVATION, id=id_))
+    def leave(self, id_: str, by: Caller = API, *, gives_up: bool = False) -> CommandReply:
+        number = next(self.numbers)
+        return self.apply(
+            CancelGrant(number=number, by=by, kind=RESERVATION, id=id_, gives_up=gives_up)
+        )
 
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
@@ -221,6 +224,16 @@ def test_more_gpus_than_there_are_to_choose_from_never_wait(wish: dict[str, Any]
     assert (refused.refused, refused.text, node.waiting) == (Refusal.INVALID, why, [])
 
 
+def test_a_client_that_gives_up_is_told_what_it_waited_for() -> None:
+    node = busy_node()
+    node.reserve("large", count=2)
+    node.set_busy(0, busy=False)
+    left = node.leave("large", gives_up=True)
+    assert "1 of 2 GPUs can be reserved" in left.text
+    assert "place 1 in the queue" in left.text
+    assert node.waiting == []
+
+
 def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     node = busy_node()
     node.reserve("large", count=2)
@@ -228,8 +241,7 @@ def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     node.set_busy(0, busy=False)
     assert node.step(2.0) == []
     assert node.leave("large", by=BOB).refused is Refusal.FORBIDDEN
-    left = node.leave("large")
-    assert left.text.startswith("only 1 of 2 GPUs can be reserved: ")
+    assert node.leave("large").text == "request large has ended"
     assert [(event.name, event.fields["waited_s"]) for event in node.events] == [
         ("reservation.left", 2.0)
     ]
@@ -346,6 +358,24 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
     assert set(world.state.reservations) == {"b"}
     assert waiting() == []
     assert "waited_s" in world.events("gpu.reserved")[-1].fields
+
+
+def test_a_full_queue_reads_each_gpu_once_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick comes before each newcomer, and a wait may have no end."""
+    node = busy_node()
+    for number in range(QUEUE.total):
+        owner = replace(ALICE, uid=number)
+        node.reserve(f"r{number}", count=1, by=replace(owner, level=Level.OWN))
+    assert len(node.waiting) == QUEUE.total
+    reads: list[str] = []
+
+    def count(state: State, uuid: str) -> Reservation | None:
+        reads.append(uuid)
+        return reservation_of(state, uuid)
+
+    monkeypatch.setattr(reservation_queue, "reservation_of", count)
+    node.step(1.0)
+    assert sorted(reads) == [gpu.uuid for gpu in GPUS]
 
 
 # --- properties ------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
+from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.commands import Caller
-from sentinel.protocol.views import Reservation, Session
+from sentinel.protocol.views import FaultKind, KnownFaults, Reservation, Session
 from sentinel.supervisor.daemon_files import restore
+from sentinel.supervisor.discovery import EarlierFaults
 from tests.harness.given_settings import given
 from tests.harness.world.gpus import fake_gpu
 
@@ -45,7 +46,7 @@ def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) ->
     RESERVATIONS.write(tmp_path / RESERVATIONS.name, [held], CLOCKS)
     stored = [session("train", 0, workload="hold")]
     SESSIONS.write(tmp_path / SESSIONS.name, stored, CLOCKS)
-    found = restore(replace(state, config=configured(power="400W")), tmp_path)
+    found = restore(replace(state, config=configured(power="400W")), tmp_path, EarlierFaults())
     assert list(found.state.reservations) == ["ab"]
     assert list(found.state.sessions) == ["train"]
     own = found.state.config.of(GPUS[0].uuid)
@@ -58,7 +59,11 @@ def test_what_cannot_be_restored_is_a_warning_and_no_failure(tmp_path: Path, sta
     (tmp_path / RESERVATIONS.name).write_text("{")
     low = {"throttle__temp_critical_from": "80"}
     SESSIONS.write(tmp_path / SESSIONS.name, [session("a", 0, **low), session("b", 1)], CLOCKS)
-    found = restore(replace(state, config=configured(throttle__temp_throttled_from="82")), tmp_path)
+    found = restore(
+        replace(state, config=configured(throttle__temp_throttled_from="82")),
+        tmp_path,
+        EarlierFaults(),
+    )
     suspended = {name: one.suspended for name, one in found.state.sessions.items()}
     assert suspended["b"] is None
     assert "throttle.temp_critical_from" in str(suspended["a"])
@@ -68,4 +73,29 @@ def test_what_cannot_be_restored_is_a_warning_and_no_failure(tmp_path: Path, sta
 
 
 def test_without_a_state_folder_nothing_is_restored(state: State) -> None:
-    assert restore(state, None) == Step(state)
+    assert restore(state, None, EarlierFaults()) == Step(state)
+
+
+@pytest.mark.parametrize(
+    ("written", "now", "expected"),
+    [("this", "this", 1), ("this", "next", 0), ("", "", 1), ("this", "", 0)],
+)
+def test_faults_outlive_a_daemon_and_no_reboot(
+    written: str, now: str, expected: int, tmp_path: Path
+) -> None:
+    path = tmp_path / FAULTS.name
+    item = KnownFaults(gpu=GPUS[1], xids=(48, 79), energy_j=12.5)
+    FAULTS.write(path, [item], replace(CLOCKS, boot=written))
+    found, problem = FAULTS.load(path, replace(CLOCKS, boot=now))
+    assert found == (item,) * expected
+    assert problem is None
+
+
+def test_known_faults_are_restored_and_a_missing_gpu_is_lost(tmp_path: Path, state: State) -> None:
+    faults = (KnownFaults(gpu=GPUS[0], xids=(79,)), KnownFaults(gpu=GPUS[1], lost=True))
+    earlier = EarlierFaults(faults=faults, missing=(GPUS[1],), problem="faults.json: not JSON")
+    found = restore(state, tmp_path, earlier)
+    first, second = (found.state.gpu_states[gpu.uuid] for gpu in GPUS)
+    assert first.fault_xids == {79}
+    assert [fault.kind for fault in second.faults] == [FaultKind.LOST]
+    assert [event.fields["text"] for event in found.events] == ["faults.json: not JSON"]
