@@ -14,7 +14,7 @@ def retention(ctx: WorkloadContext, *, pattern: int = 0x5A) -> None:
         ctx: The context of the stressor.
         pattern: The byte to write, from 0 to 127.
     """
-    if not 0 <= pattern <= 127:
+    if not 0 <= pattern <= 127:  # noqa: PLR2004 - as documented
         raise ConfigError(f"retention: pattern={pattern} is not a number from 0 to 127")
     scratch, *blocks = ctx.chunks  # the comparison needs as much room as one chunk
     if not blocks:

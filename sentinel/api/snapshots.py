@@ -124,7 +124,7 @@ class Views:
         """
         selected = self.select([selector])
         if len(selected) != 1:
-            detail = f"{selector!r} means {len(selected)} GPUs; name one."
+            detail = f"{selector!r} selects {len(selected)} GPUs; name one."
             raise ProblemError(Code.INVALID, detail)
         return self._gpus[selected[0]]
 

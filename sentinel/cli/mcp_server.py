@@ -231,7 +231,7 @@ def _check_registered(settings: dict[str, str]) -> None:
     for key, text in settings.items():
         if key.rpartition(".")[2] == "workload" and ":" in parse_workload(text)[0]:
             known = ", ".join(known_workloads())
-            what = f"{key}: {text!r} names code by its place"
+            what = f"{key}: {text!r} names code by module and attribute"
             raise ConfigError(what, f"An agent can choose registered workloads: {known}.")
 
 

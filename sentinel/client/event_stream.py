@@ -336,7 +336,7 @@ def _check_name(name: str) -> None:
     from sentinel.protocol.events import EVENTS, HOST_EVENTS  # the whole catalogue
 
     if name in HOST_EVENTS:
-        what = f"{name} is an event about the host, and a callback gets a GPU"
+        what = f"{name} is an event of the host; callbacks are for events of a GPU"
         raise ConfigError(what, "Follow events() for the events about the host.")
     if name not in NAMES and name not in EVENTS:
         allowed = f"The names are: {', '.join(NAMES)}, and those of events about a GPU, such as"

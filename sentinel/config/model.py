@@ -131,7 +131,7 @@ class Config(ServiceSettings):
         key="util.every",
     )
     util_samples: int = gpu_setting(
-        "Correct the pace by the mean of so many samples.",
+        "Correct the pace by the mean of this many samples.",
         _COUNT.within("1", "60"),
         "5",
         key="util.samples",

@@ -205,7 +205,7 @@ def _check_phase(phase: Phase, where: str) -> None:
     if phase.steady and phase.seconds <= 0:
         raise ConfigError(f"{where} is steady, and has no seconds")
     if phase.together and (phase.steady or phase.passes or phase.seconds <= 0):
-        what = f"{where} is together, and steady, has passes, or has no seconds"
+        what = f"{where} has together = true: it needs seconds, and cannot be steady or have passes"
         raise ConfigError(what, "GPUs that work together count seconds, without warming up.")
     if phase.warm_up and not phase.steady:
         raise ConfigError(f"{where} has a warm_up, and is not steady")

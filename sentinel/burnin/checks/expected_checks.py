@@ -183,7 +183,7 @@ def _compare_serials(
         for serial in there.keys() - set(expectation.serials)
     ]
     for serial in missing:
-        text = f"serial {serial} is not there"
+        text = f"no GPU has the serial number {serial}"
         (found.unknown if len(unread) >= len(missing) else found.differences).append(text)
 
 

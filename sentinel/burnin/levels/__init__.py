@@ -76,7 +76,7 @@ def _check_own_plan(plan: Plan, file: Path, source: str) -> None:
     """Refuse a plan that passes as a level, or has root import what another user has named."""
     if plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
         # A verdict names its plan: a changed copy of a level must not pass as the level.
-        what = f"{source}: its name is that of the level {plan.name}, and its content is not"
+        what = f"{source}: it has the name of the level {plan.name}, but another content"
         raise ConfigError(what, "Give it another name.")
     for phase in plan.phases:
         name, _ = parse_workload(phase.workload)

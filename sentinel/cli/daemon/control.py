@@ -102,15 +102,15 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     metavar="KEY,...",
     multiple=True,
     shell_complete=value_completion.keys,
-    help="Remove what was set: the value of the file or the default applies. The same as KEY=."
-    " `all` removes all that was set by options, also for single GPUs; with --gpus only for these.",
+    help="Go back to the value of the file or the default; the same as KEY=. `all` removes all that"
+    " options have set, also for single GPUs; with --gpus only for these.",
 )
 @options.gpus_flag()
 @click.option(
     "--save",
     is_flag=True,
-    help="Keep the change over a restart, in a file of the daemon's own; also of what is fixed at"
-    " the start, which counts from the next one.",
+    help="Keep the change over a restart, in the daemon's own file. A setting that is fixed at the"
+    " start then counts from the next one.",
 )
 @options.wait_option(_WAIT, "5m")
 @options.asks_daemon
@@ -289,11 +289,10 @@ def session_start(
 ) -> options.Printed:
     """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
-    All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
-    Without NAME, a name is made up. If no daemon runs, one is started that occupies only these
-    GPUs, until `sentinel resume`. The session outlives the daemon, and resumes no paused GPU. Exit
-    code 1 if another session has the name or a GPU; or, as `sentinel set` does, if stressors with
-    its workload fail.
+    All other settings are those of the daemon. A GPU can be in one session. Without NAME, a name
+    is made up. If no daemon runs, one is started that occupies only these GPUs, until `sentinel
+    resume`. The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
+    session has the name or a GPU, or if stressors with its workload fail.
     """
     if name is None or "=" in name:
         name, changes = secrets.token_hex(4), (*filter(None, [name]), *changes)
@@ -370,7 +369,7 @@ def session_list(client: Client) -> options.Printed:
 )
 @options.asks_daemon
 def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
-    """End sessions, or `all`: their GPUs have the daemon's settings again."""
+    """End sessions, or `all`: their GPUs return to the daemon's settings."""
     if _ALL not in names:
         return options.each(client.stop_session, names, "names")
     printed = options.each(client.stop_session, [one.name for one in client.sessions()], "names")

@@ -70,13 +70,12 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 @output.color_option
 @options.asks_daemon
 def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> options.Printed:
-    """Show past uses of the GPUs, by default all, their hours by user, and their readings.
+    """Show past uses of the GPUs (by default all), GPU hours by user, and readings.
 
-    HOURS by user are those of their processes on a GPU; UNUSED of them are those in which it had no
-    load, most first. The readings of each GPU are its minimum, mean and maximum temperature and
-    power, the shares of the time in which foreign processes and stressors used it, and the time
-    with readings. An empty cell is unknown. USER is sentinel for its stressors. A removed GPU is
-    named by its UUID.
+    HOURS counts the time of a user's processes on GPUs; UNUSED is its part without load, which
+    sorts the table. For each GPU follow minimum, mean and maximum of temperature and power, the
+    shares of time with foreign processes and with stressors, and the time with readings. An empty
+    cell is unknown. USER is sentinel for its stressors. A removed GPU is named by its UUID.
     """
     wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
     if events:

@@ -47,7 +47,7 @@ _RESERVATIONS = Table(("ID", "GPU", "UNTIL", "BY", "REASON"), flexible=4)
 _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 
 quiet_option = click.option(
-    "--silent", "-q", "quiet", is_flag=True, help="Do not report what is waited for."
+    "--silent", "-q", "quiet", is_flag=True, help="Do not report what the request waits for."
 )
 
 
@@ -152,8 +152,7 @@ def _list_option(nouns: str) -> Callable[[_Function], _Function]:
     metavar="ID,...",
     multiple=True,
     shell_complete=value_completion.reservations,
-    help="End these reservations, or take these requests out of the queue; `all` ends all of this"
-    " user.",
+    help="End these reservations or requests in the queue; `all`: all of this user.",
 )
 @quiet_option
 @options.asks_daemon

@@ -68,11 +68,12 @@ def status(
     page: bool,
     as_json: bool,
 ) -> int:
-    """Show the GPUs, by default all, their processes and the daemon; exit code 3 if none runs.
+    """Show the GPUs (by default all), their processes and the daemon.
 
     An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
-    and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
+    and the time since. A `!` marks a GPU with findings: it computed or stored something wrong. Exit
+    code 3 if no daemon runs.
     """
     if page:
         daemon = JsonView(client.request("GET", "/v1/status")["daemon"])

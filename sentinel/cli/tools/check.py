@@ -107,7 +107,7 @@ def command(
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
 
     Each GPU has a line with its status, its model and what did not pass, and so has the node.
-    Where a daemon runs, what its stressors have found counts, too.
+    If a daemon runs, findings of its stressors count, too.
 
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed or
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.

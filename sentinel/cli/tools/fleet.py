@@ -14,7 +14,7 @@ COMMANDS = {
     ),
     "report": (
         "sentinel.cli.tools.fleet_report:report",
-        "Print the verdict of all; --watch until then.",
+        "Print the verdict; with --watch, follow the run to it.",
     ),
     "resume": (
         "sentinel.cli.tools.fleet_runs:resume",

@@ -97,7 +97,7 @@ class _Order:
     help="What distributes the work: Slurm, or ClusterShell over ssh.",
 )
 @click.option("--partition", metavar="P", help="Slurm's partition.  [default: its default one]")
-@click.option("--nodes", "count", type=int, metavar="N", help="So many nodes, idle ones first.")
+@click.option("--nodes", "count", type=int, metavar="N", help="This many nodes, idle ones first.")
 @click.option("--nodelist", metavar="LIST", help="These nodes, as the engine writes lists.")
 @click.option(
     "--level",
@@ -119,7 +119,7 @@ class _Order:
     metavar="N",
     default=DEFAULT_BATCH,
     show_default=True,
-    help="At most so many nodes at a time.",
+    help="At most this many nodes at a time.",
 )
 @expect_options
 @strict_option

@@ -83,14 +83,14 @@ def command(
     simulated: bool,
     **formats: bool,
 ) -> int:
-    """Print the report of a burn-in, judged from what it recorded by the thresholds of the run.
+    """Print the report of a burn-in, judged by the thresholds of the run.
 
-    Other thresholds make it a report that was judged again, which says so in each format.
+    With other thresholds it is judged again; the report says so in each format.
 
     RUN is a folder or the name of a run in the state directory; without it, the newest run there.
     Daemons of several sockets share that directory, unless it was moved for one of them.
-    With `--compare`, give two. The exit code is that of the verdict, as of `burnin`, and as strict;
-    0 of a comparison.
+    With `--compare`, give two. The exit code is that of the verdict, as for `burnin`; 0 for a
+    comparison.
     """
     form = chosen_form(formats)
     wanted = 2 if both else 1

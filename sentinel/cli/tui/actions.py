@@ -37,9 +37,9 @@ KEYS = (
 #: How the help names keys that textual calls otherwise.
 _NAMES = {"slash": "/", "escape": "Escape", "tab": "Tab", "question_mark": "?"}
 NOTES = (
-    "On a wide screen TEMP and POWER are against slowdown and power limit.",
-    "CPU is of one core, RAM is resident, for processes of this host.",
-    "Grey is stale: not read for five seconds, or no answer of the daemon.",
+    "A wide screen has the limits of TEMP and POWER beside them.",
+    "CPU is a share of one core, RAM resident memory, if this host has it.",
+    "Grey is stale: not read, or no answer, for five seconds.",
     "Empty is unknown. ! marks a GPU with wrong results.",
 )
 

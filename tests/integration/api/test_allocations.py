@@ -143,7 +143,7 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
         ({"id": "a b"}, 'id: "a b" is not allowed'),
         ({"size": 0}, "size: 0 is not above 0"),
         ({"size": "40GiB"}, 'size: "40GiB" is not a whole number'),
-        ({"gpu": "all"}, "'all' means 2 GPUs; name one"),
+        ({"gpu": "all"}, "'all' selects 2 GPUs; name one"),
         ({"pid": 2**31 - 1}, "process 2147483647 is not visible"),
         ({"gpus": ["0"]}, "gpus: there is no such field; did you mean gpu?"),
     ],

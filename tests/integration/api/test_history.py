@@ -157,7 +157,7 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
     [
         ("history/readings", 422, "gpu"),
         ("history/readings?gpu=9", 404, "9"),
-        ("history/readings?gpu=all", 422, "means 2 GPUs"),
+        ("history/readings?gpu=all", 422, "selects 2 GPUs"),
         ("history/readings?gpu=0&since=soon", 422, "'soon' is neither a duration such as"),
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),

@@ -66,7 +66,7 @@ def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
         status = {**STATUS, "daemon": {**DAEMON, "host": "node7"}, "gpus": [card(0), busy(1)]}
         daemon.replies["GET /v1/status"] = Reply(status)
         daemon.replies["GET /v1/events?since=0"] = Reply(EVENTS.encode(), 0)
-        daemon.replies["POST /v1/pause"] = Reply({"text": "pauses GPU 0"})
+        daemon.replies["POST /v1/pause"] = Reply({"text": "paused GPU 0"})
         yield daemon
 
 

@@ -61,7 +61,7 @@ def test_a_changed_copy_of_a_level_needs_another_name(tmp_path: Path) -> None:
     assert load_plan("", file) == load_plan("standard", None)
     changed = level_text("standard").replace('"3m"', '"3s"')
     file.write_text(changed)
-    with pytest.raises(ConfigError, match="name is that of the level standard"):
+    with pytest.raises(ConfigError, match="has the name of the level standard"):
         load_plan("", file)
     file.write_text(changed.replace('name = "standard"', 'name = "mine"'))
     assert load_plan("", file).name == "mine"
@@ -117,10 +117,13 @@ def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:
         (ONE + 'warm_up = "soon"', "warm_up = 'soon' is not seconds, or a time such as 10m"),
         (ONE + "warm_up = 5", "has a warm_up, and is not steady"),
         (ONE + "warm_up = nan", "out of range"),
-        (ONE + "together = true\nsteady = true", "is together, and steady"),
+        (
+            ONE + "together = true\nsteady = true",
+            "has together = true: it needs seconds, and cannot be steady",
+        ),
         (
             ONE.replace("gemm", "memtest") + "together = true\npasses = 1",
-            "is together, and steady, has passes",
+            "has together = true: it needs seconds",
         ),
         ('[[phase]]\nname = "a"\nworkload = "memtest"\npasses = 1\nsteady = true', "no seconds"),
         (ONE.replace("= 1", "= 1e9"), "out of range"),
