@@ -17,6 +17,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence, judge_sum, read
+from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 
 TABLE = Table()
@@ -37,12 +38,8 @@ DATA_CENTRE = re.compile(
     r"B100|B200|B300|GB200|GB300)\b"
 )
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-#: The reason of clocks that an operator has set.
-LOCKED = "applications_clocks_setting"
 #: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.
 _ALONE = "hw_slowdown"
-#: Below this share of the default power limit, rates are not those of others.
-SAME_LIMIT = 0.99
 
 
 # --- rules of several checks -----------------------------------------------------------------

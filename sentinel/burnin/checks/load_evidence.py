@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from sentinel.burnin.checks.check import Unjudged, untested
 from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
+from sentinel.burnin.checks.operator_limits import limited_otherwise
 from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
@@ -77,6 +79,11 @@ class LoadEvidence(GrowthEvidence):
     faults_unread: str | None = None
     #: The verdicts of XIDs that a file of thresholds replaces, by number.
     xids: Mapping[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def limited_otherwise(self) -> list[GpuRecord]:
+        """The peers that an operator has limited otherwise; several checks of each phase ask."""
+        return limited_otherwise(self.record, self.peers)
 
     @property
     def readings(self) -> tuple[Counters, ...]:

@@ -15,9 +15,9 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.counter_checks import LOCKED, SAME_LIMIT
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, lowest, steady_phases
 from sentinel.burnin.checks.measures import format_measure
+from sentinel.burnin.checks.operator_limits import limit_share, limited_by
 from sentinel.burnin.checks.peers import (
     MIN_DEVIATION,
     MIN_PEERS,
@@ -84,44 +84,10 @@ def _rate(phase: PhaseRecord, unit: str) -> float:
     return next(iter(rates_of([phase], unit)), 0.0)
 
 
-def _lowest_limit(record: GpuRecord) -> float | None:
-    """Find the lowest power limit of a GPU before and in the run, in watts."""
-    known = [sample.values.get("power_limit_w") for sample in record.telemetry]
-    known.append(record.before.power_limit_w if record.before is not None else None)
-    return min((float(value) for value in known if value), default=None)
-
-
-def _limit_share(record: GpuRecord) -> float | None:
-    """Compute the power limit as a share of the default, or None if it is not lower."""
-    limit = _lowest_limit(record)
-    default = record.before.power_limit_default_w if record.before is not None else None
-    share = limit / default if limit and default else 1.0
-    return share if share < SAME_LIMIT else None
-
-
-def _limited(record: GpuRecord) -> str | None:
-    """Explain by what an operator has set why no rate is that of others, or return None."""
-    if (share := _limit_share(record)) is not None:
-        return f"CONFIG: its power limit is {share:.0%} of the default"
-    reasons = [sample.values.get("reasons") or () for sample in record.telemetry]
-    locked = sum(LOCKED in one for one in reasons)
-    if 2 * locked > len(reasons):
-        return f"CONFIG: its clocks are locked: {LOCKED} in {locked} of {len(reasons)} samples"
-    return None
-
-
 def equals_of(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[PhaseRecord]:
     """Select the phases of the GPUs that are limited as this one is, by what was set."""
-    own = evidence.record
-    by_phase = {id(phase): peer for peer in evidence.peers for phase in peer.phases}
-    limit, limited = _lowest_limit(own), _limited(own)
-
-    def equal(peer: GpuRecord) -> bool:
-        other = _lowest_limit(peer)
-        same = limit is None or other is None or abs(other / limit - 1) <= 1 - SAME_LIMIT
-        return peer is own or (same and (_limited(peer) is None) == (limited is None))
-
-    return [phase for phase in phases if equal(by_phase.get(id(phase), own))]
+    unlike = {id(phase) for peer in evidence.limited_otherwise for phase in peer.phases}
+    return [phase for phase in phases if id(phase) not in unlike]
 
 
 def _explained(evidence: LoadEvidence) -> str:
@@ -137,7 +103,7 @@ def _explained(evidence: LoadEvidence) -> str:
 
 def _explained_share(own: GpuRecord) -> float:
     """Compute which share of a rate a lower power limit, or else locked clocks, leave at least."""
-    if (share := _limit_share(own)) is not None:
+    if (share := limit_share(own)) is not None:
         return share * _EXPLAINED
     fastest = own.before.sm_clock_maximum_mhz if own.before is not None else None
     clocks = [clock for phase in own.phases if (clock := phase.median("sm_clock_mhz"))]
@@ -147,7 +113,7 @@ def _explained_share(own: GpuRecord) -> float:
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
     """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
     own = evidence.record
-    limit = _limit_share(own)
+    limit = limit_share(own)
     for phase in compared_phases(own, unit):
         others = [one for one in _at_the_same_time(evidence, phase) if one is not phase]
         rates = rates_of(others, unit)
@@ -199,7 +165,7 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     if found:
         return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
-    limited = _limited(own)
+    limited = limited_by(own)
     if unlike:
         why = limited or "CONFIG: the power limits or clocks of its peers differ"
         return _beyond_excuse(evidence, unit, why) or untested(why)
@@ -256,7 +222,7 @@ def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
             equals = equals_of(evidence, _at_the_same_time(evidence, phase))
             peers = peers_of(rates_of(equals, unit))
             usual = max(
-                best, peers.median if peers is not None and not _limited(evidence.record) else 0
+                best, peers.median if peers is not None and not limited_by(evidence.record) else 0
             )
             found.append(_judge_worst(phase, unit, usual, limits))
     if not found:
@@ -311,7 +277,7 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
             expected = f"{reference.median:g} {reference.unit} ({reference.source})"
             own = format_measure(f"{unit}_per_s", rate)
             texts.append(f"{reference.workload}: {own} of {expected}")
-    limited = _limited(evidence.record)
+    limited = limited_by(evidence.record)
     if not shares:
         return untested(limited or "no rate counts")
     judged = by_limits(round(min(shares), 4), limits, "; ".join(texts))

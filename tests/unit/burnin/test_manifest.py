@@ -26,16 +26,22 @@ needs_ssh_keygen = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a run that passed, with its reports, as a recorder leaves it."""
-    found = ExampleRun().write(tmp_path / "run")
+    found = ExampleRun().write(tmp_path_factory.mktemp("runs") / "run")
     rows = found.samples.read_text().splitlines()
     counts = {"count": len(rows) - 1, "event_count": found.event_count()}
     rows[-1] = json.dumps({**json.loads(rows[-1]), **counts})
     found.samples.write_text("\n".join([*rows, ""]))
     write_reports(found, judge_run(found))
-    return found
+    return found.path
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> RunFolder:
+    """Copy the run, for a test that changes it."""
+    return RunFolder(path=shutil.copytree(template, tmp_path / "run"))
 
 
 # --- a record that ends before the run does --------------------------------------------------
