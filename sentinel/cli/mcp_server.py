@@ -7,9 +7,11 @@ abandon a call, the command goes on, and its response is lost.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
+from anyio import to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
@@ -72,15 +74,34 @@ def serve(client: Client) -> None:
     )
     additive = ToolAnnotations(destructive_hint=False, open_world_hint=False)
     destructive = ToolAnnotations(destructive_hint=True, open_world_hint=False)
-    server.add_tool(tools.status, annotations=read_only)
-    server.add_tool(tools.pause, annotations=idempotent)
-    server.add_tool(tools.resume, annotations=idempotent)
-    server.add_tool(tools.reserve, annotations=additive)
-    server.add_tool(tools.cancel_reservation, annotations=destructive)
-    server.add_tool(tools.sessions, annotations=read_only)
-    server.add_tool(tools.start_session, annotations=idempotent)
-    server.add_tool(tools.stop_session, annotations=destructive)
+    for tool, hints in (
+        (tools.status, read_only),
+        (tools.pause, idempotent),
+        (tools.resume, idempotent),
+        (tools.reserve, additive),
+        (tools.cancel_reservation, destructive),
+        (tools.sessions, read_only),
+        (tools.start_session, idempotent),
+        (tools.stop_session, destructive),
+    ):
+        server.add_tool(_abandoned_at_the_end(tool), annotations=hints)
     server.run("stdio")
+
+
+def _abandoned_at_the_end(
+    tool: Callable[..., dict[str, Any]],
+) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Call a tool in a thread that the end of the agent's requests does not wait for.
+
+    What the agent of a reservation does not get would last without an owner.
+    """
+
+    @functools.wraps(tool)
+    async def call(**arguments: Any) -> dict[str, Any]:
+        function = functools.partial(tool, **arguments)
+        return await to_thread.run_sync(function, abandon_on_cancel=True)
+
+    return call
 
 
 class _Tools:

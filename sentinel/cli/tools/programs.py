@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -200,7 +202,7 @@ def _quietly(act: Callable[[], None]) -> None:
 
 @click.command("mcp")
 @with_client
-def mcp_command(client: Client) -> int:
+def mcp_command(client: Client) -> NoReturn:
     """Serve tools for agents over standard input and output (Model Context Protocol).
 
     The tools are status, pause, resume, reserve, cancel_reservation, sessions, start_session and
@@ -220,4 +222,6 @@ def mcp_command(client: Client) -> int:
     # A thread reads standard input, and the interpreter's exit would wait for its next line.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(client)
-    return int(ExitCode.OK)
+    # Nor does anything wait for a tool whose agent has gone: its connection ends, and its request.
+    sys.stdout.flush()
+    os._exit(ExitCode.OK)
