@@ -308,8 +308,8 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [allocation.id for allocation in monitor.client.allocations()] == ["llm"]
-    orders = [type(one) for one in api.commands if isinstance(one, Allocate | CancelGrant)]
-    assert orders == [Allocate, Allocate, CancelGrant]
+    orders: list[type] = [type(o) for o in api.commands if isinstance(o, Allocate | CancelGrant)]
+    assert [one.__name__ for one in orders] == ["Allocate", "Allocate", "CancelGrant"]
     with monitor.allocation("llm", f"{2**20}B"):
         monitor.cancel_allocation("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=start_of(1))
