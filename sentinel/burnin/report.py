@@ -242,11 +242,10 @@ def _reason(run: Judged, cut: str | None) -> str:
     if cut is not None:
         meaning = f"cut short: {cut}; {meaning}"
     if run.verdict is Verdict.PASS:
-        lacking = dict.fromkeys(text for gpu in run.gpus for text in not_compared(gpu.results))
+        texts = [*filter(None, dict.fromkeys(not_compared(gpu.results) for gpu in run.gpus))]
         phases = (phase for gpu in run.gpus for phase in gpu.record.phases)
         undone = dict.fromkeys(one.phase.name for one in phases if one.work.given_up)
-        found = {"rates not compared": lacking, "phases not done": undone}
-        texts = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
+        texts += [f"phases not done: {', '.join(undone)}"] if undone else []
         return f"{meaning} ({'; '.join(texts)})" if texts else meaning
     if run.verdict is Verdict.WARN and run.strict:
         meaning = f"{meaning}, which does not pass (--strict)"

@@ -356,6 +356,12 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.power", source=_FIELD)
     yield kind("width-zero", "the width of its link reads 0", telemetry(pcie_width=0), INCOMPLETE,
                "pcie.width", source=_FIELD)
+    yield kind("width-unread", "the width of its link is read in a part of the time only",
+               telemetry(pcie_width=None), INCOMPLETE, "load.recorded", source=_FIELD,
+               moments=(Moment("last", slice(300, 1000), 0.75),))
+    yield kind("reasons-unread", "what slows its clocks is not read under load, nor counted",
+               both(telemetry(reasons=None), absent(*TIMES)), INCOMPLETE, "throttling",
+               source=_FIELD)
     yield kind("no-work", "no work of the steady phase was recorded", without("work", STEADY),
                INCOMPLETE, "load.recorded", source=_OWN, moments=(ALL,), sizes=(1, 8))
     yield kind("no-readings", "no readings of half of the steady phase", without(

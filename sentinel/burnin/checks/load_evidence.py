@@ -41,6 +41,9 @@ _MARGIN = "temperature_margin_c"
 #: What so many readings in a row do not exceed is no error of a reading.
 _IN_A_ROW = 3
 
+#: Reasons of a GPU that is well.
+_NORMAL = frozenset({"gpu_idle", "sw_power_cap"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
@@ -217,7 +220,10 @@ class LoadEvidence(GrowthEvidence):
         readings = [sample.values.get("reasons") for sample in self.record.telemetry]
         known = [reasons for reasons in readings if reasons is not None]
         if not known:
-            return Counter(read(self.now, "reasons")), 1
+            now = Counter(read(self.now, "reasons"))
+            if readings and now.keys() <= _NORMAL:  # after the load it proves nothing of the load
+                raise Unjudged(untested("reasons was not read under load"))
+            return now, 1
         if self.now.reasons is not None:
             known.append(self.now.reasons)
         return Counter(reason for reasons in known for reason in reasons), len(known)

@@ -145,10 +145,11 @@ def _is_judged(
     return result.status is not Status.NOT_TESTED
 
 
-def not_compared(results: Collection[CheckResult]) -> tuple[str, ...]:
-    """Name what the rate of a GPU was not compared with, because there is none."""
-    return tuple(
-        f"no {_COMPARISONS[result.id]}"
-        for result in results
-        if result.id in _COMPARISONS and result.status is Status.NOT_APPLICABLE
-    )
+def not_compared(results: Collection[CheckResult]) -> str | None:
+    """Say what the rate of a GPU was not compared with, because there is none; None if nothing."""
+    found = {_COMPARISONS[one.id]: one.status for one in results if one.id in _COMPARISONS}
+    lacking = [f"no {name}" for name, status in found.items() if status is Status.NOT_APPLICABLE]
+    unjudged = (Status.NOT_APPLICABLE, Status.NOT_TESTED)
+    judged = [name for name, status in found.items() if status not in unjudged]
+    what = f"rates compared with {judged[0]} only" if judged else "rates not compared"
+    return f"{what}: {', '.join(lacking)}" if lacking else None

@@ -34,8 +34,11 @@ _SHORT, _VERY_SHORT = 15, 5
 _GAP_S = 20.0
 #: What not each GPU of a group measures: far memory is that of hosts with several NUMA nodes.
 _NOT_ALL = frozenset({LinkPart.TO_DEVICE_REMOTE, LinkPart.TO_HOST_REMOTE})
-#: Readings that each GPU has, and one that answered once must answer again.
-_READ = ("power_w", "temperature_c", "sm_clock_mhz")
+#: Readings of which one that answered once must answer again.
+_READ = (
+    *("power_w", "temperature_c", "sm_clock_mhz", "memory_temperature_c"),
+    *("memory_clock_mhz", "pcie_width", "pcie_generation", "reasons"),
+)
 #: The units of work, and what is said of them.
 _UNITS = ("flops", "bytes", "iterations", "checks")
 

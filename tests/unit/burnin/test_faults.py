@@ -61,6 +61,21 @@ def test_a_healthy_node_passes_whatever_its_model_and_size(
     assert judged.verdict is Verdict.PASS, [gpu.reasons for gpu in judged.gpus]
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "said"),
+    [
+        (H100, 1, "(rates compared with reference only: no peers)"),
+        (A100, 4, "(rates compared with peers only: no reference)"),
+        (GEFORCE, 1, "(rates not compared: no peers, no reference)"),
+    ],
+)
+def test_a_pass_says_what_the_rates_were_not_compared_with(
+    model: str, gpus: int, said: str, tmp_path: Path
+) -> None:
+    judged = RecordedNode(gpus=gpus, model=model).judge(tmp_path / "run")
+    assert said in report_object(judged)["meaning"]
+
+
 def test_a_job_beside_the_run_changes_no_verdict(tmp_path: Path) -> None:
     kind = next(kind for kind in KINDS if kind.name == "only-nvml")
     healthy = Fault(kind=kind, moment=MIDDLE, gpus=4, beside=True)
