@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from sentinel.config.specs import check_workload, find_workload, parse_workload
+from sentinel.config.specs import check_workload, find_workload, parse_workload, registered
 from sentinel.errors import ConfigError
 from sentinel.units import format_duration, parse_duration
 
@@ -127,7 +127,8 @@ def check_workloads(plan: Plan, source: str) -> None:
     Raises:
         ConfigError: As of :func:`check_workload`, with the phase.
     """
-    find = cache(find_workload)  # each search reads all packages, and cycles repeat workloads
+    # Each search reads all packages, and cycles repeat workloads.
+    find = cache(partial(find_workload, entries=registered()))
     for phase in plan.phases:
         try:
             check_workload(phase.workload, find)

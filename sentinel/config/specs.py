@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
@@ -148,13 +148,18 @@ def origin_of(entry: EntryPoint) -> str:
     return f"{package} ({entry.value})"
 
 
-def find_workload(name: str) -> EntryPoint:
+def find_workload(name: str, entries: Sequence[EntryPoint] | None = None) -> EntryPoint:
     """Return the entry point of a workload; no package can replace a built-in one.
+
+    Args:
+        name: The workload.
+        entries: Those of :func:`registered`, for many searches.
 
     Raises:
         ConfigError: No package registers it, or several do.
     """
-    found = [one for one in entry_points(group=WORKLOADS, name=name) if not is_shadowed(one)]
+    named = (one for one in (registered() if entries is None else entries) if one.name == name)
+    found = [one for one in named if not is_shadowed(one)]
     if found and (len(found) == 1 or name in BUILT_IN):
         return found[0]
     if found:

@@ -55,14 +55,10 @@ def messages_of_source() -> Iterator[tuple[str, str]]:
 
 def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the strings of a module, those in docstrings and parts of others left out."""
-    inner = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        for part in node.values
-    }
-    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (one.value if isinstance(one, ast.Constant) else VALUE for one in node.values)
             yield node.lineno, "".join(map(str, parts))

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -139,20 +140,24 @@ HEADERS = (
     "Transfer-Encoding",
 )
 TCP_HEADERS = ("Authorization", "Origin", "X-Forwarded-For")
-#: What a request can have: its method and path, the kind of a part, and its name.
-PARTS = [
-    (method.upper(), path, kind, name)
-    for path, operations in openapi_document()["paths"].items()
-    for method, operation in operations.items()
-    for kind, name in (
-        *(("body", field) for field in fields_of(operation)),
-        *((one["in"], one["name"]) for one in operation.get("parameters", ())),
-    )
-] + [
-    (method, "/metrics", "header", name)
-    for name in (*HEADERS, *TCP_HEADERS)
-    for method in ("GET", "POST")
-]
+
+
+@cache
+def parts() -> list[tuple[str, str, str, str]]:
+    """List what a request can have: its method and path, the kind of a part, and its name."""
+    return [
+        (method.upper(), path, kind, name)
+        for path, operations in openapi_document()["paths"].items()
+        for method, operation in operations.items()
+        for kind, name in (
+            *(("body", field) for field in fields_of(operation)),
+            *((one["in"], one["name"]) for one in operation.get("parameters", ())),
+        )
+    ] + [
+        (method, "/metrics", "header", name)
+        for name in (*HEADERS, *TCP_HEADERS)
+        for method in ("GET", "POST")
+    ]
 
 
 @st.composite
@@ -171,7 +176,7 @@ def values(draw: st.DrawFn) -> str:
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[bytes, bool]:
     """Draw a request with one large part, and whether it is for TCP."""
-    method, path, kind, name = draw(st.sampled_from(PARTS))
+    method, path, kind, name = draw(st.sampled_from(parts()))
     if kind == "body":
         fields = fields_of(openapi_document()["paths"][path][method.lower()])
         given = {field: FIELDS[field] for field in fields if field in FIELDS}

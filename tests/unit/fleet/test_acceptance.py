@@ -81,17 +81,17 @@ def test_a_report_that_is_not_what_was_asked_for_has_not_passed(
     for report in reports.values():
         change(report)
     folder = fleets.write(run_file=False, reports=reports)
-    for form in FORMS:
-        printed = cli("fleet", "report", str(folder.path), f"--{form}", code=3).out
-        text = printed.replace("&lt;", "<").replace("\\u003c", "<").replace("&#34;", '"')
-        assert reason in text, form
-    lines = cli("fleet", "report", str(folder.path), "--jsonl", code=3).out.splitlines()
-    gpus = [json.loads(line) for line in lines]
+    printed = {
+        form: cli("fleet", "report", str(folder.path), f"--{form}", code=3).out for form in FORMS
+    }
+    for form, text in printed.items():
+        plain = text.replace("&lt;", "<").replace("\\u003c", "<").replace("&#34;", '"')
+        assert reason in plain, form
+    gpus = [json.loads(line) for line in printed["jsonl"].splitlines()]
     assert {gpu["node"] for gpu in gpus if gpu["verdict"] != "PASS"} == {
         f"node-{number:04}" for number in chosen
     }
-    found = json.loads(cli("fleet", "report", str(folder.path), "--json", code=3).out)
-    words = {node["node"]: node["verdict"] for node in found["nodes"]}
+    words = {node["node"]: node["verdict"] for node in json.loads(printed["json"])["nodes"]}
     not_passed = [name for name, word in words.items() if word == "INCOMPLETE"]
     assert not_passed == [f"node-{number:04}" for number in chosen]
 
