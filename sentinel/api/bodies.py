@@ -360,7 +360,8 @@ def explain(error: Exception, fields: Iterable[str] = ()) -> tuple[Code, str]:
 def _describe_fields(errors: Any, fields: Iterable[str]) -> str:
     """Describe the invalid fields of a request, by the names that its client has sent."""
     parts = [_describe_field(error, fields) for error in errors[:_MAX_LISTED]]
-    return "; ".join(parts) + "."
+    text = "; ".join(parts)
+    return text if text.endswith("?") else f"{text}."
 
 
 def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ def read_visible(
         uuid = _by_number(entry, order or ()) if by_number else _by_uuid(entry, gpus)
         if uuid is None:
             if any(rest.strip() for rest in entries[place:]):
-                problem = _ignored(entry, following=entries[place + 1 :])
+                problem = _ignored(entry, entries[place + 1 :], by_number=by_number)
             break
         if uuid in shown:
             shown = []
@@ -78,11 +78,15 @@ def read_visible(
     return found, problem
 
 
-def _ignored(entry: str, following: Sequence[str]) -> str:
+def _ignored(entry: str, following: Sequence[str], *, by_number: bool) -> str:
     """Describe the first entry that matches no GPU."""
     name = entry.strip()
     if name.startswith("MIG-"):
         why = f"{name!r} is a MIG device, which sentinel does not use"
+    elif by_number and name.startswith("GPU-"):
+        why = f"{name!r} is a UUID in a list of numbers"
+    elif not by_number and name.isdecimal():
+        why = f"{name!r} is a number in a list of UUIDs"
     else:
         why = f"{name!r} is no GPU of this host" if name else "an entry is empty"
     rest = " and all after it" if following else ""

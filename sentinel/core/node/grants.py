@@ -336,7 +336,7 @@ def _end(state: State, grant: Grant, by: Caller | None, seen: Observation) -> St
         event = Event(name="reservation.left", at=now, fields=left_queue)
         return Step(replace(state, reservations=left), events=(event,))
     events = [
-        gpu_event("gpu.unreserved", state.gpu_states[uuid], now, **fields)
+        gpu_event("gpu.unreserved", state.gpu_states[uuid], now, reason=grant.reason, **fields)
         for uuid in grant.gpus
         if uuid in state.gpu_states
     ]

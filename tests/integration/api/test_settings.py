@@ -145,7 +145,7 @@ def test_an_invalid_change_changes_and_saves_nothing(
     refused = change(api, settings, **more)
     assert refused.status == 422
     assert why in refused.body["detail"]
-    assert not re.search(r"body|Input|(?<!')--(?!help)", refused.body["detail"])
+    assert not re.search(r"body|Input|(?<!')--(?!help)|[?][.]", refused.body["detail"])
     assert api.commands == []
     assert change(api, {"power": "200W"}, gpus=["7"]).body["code"] == "no_such_gpu"
 

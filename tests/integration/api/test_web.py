@@ -258,14 +258,15 @@ def test_the_timeline_says_who_ended_a_reservation(tmp_path: Path, chrome: Brows
     callers.append({**CALLER, "via": "unix", "uid": 1000, "user": "ada"})
     with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for by in callers:
-            api.publish("gpu.unreserved", index=0, id="fb09a776", by=by)
+            api.publish("gpu.unreserved", index=0, id="fb09a776", reason="demo", by=by)
         shown = [text for _, _, text in timeline(page, len(callers))]
-    terminal = [describe("gpu.unreserved", {"id": "fb09a776", "by": by})[1] for by in callers[:-1]]
-    assert shown == [*terminal, "fb09a776: by ada"], (
+    ended = {"id": "fb09a776", "reason": "demo"}
+    terminal = [describe("gpu.unreserved", {**ended, "by": by})[1] for by in callers[:-1]]
+    assert shown == [*terminal, "fb09a776: demo, by ada"], (
         "only the terminal names the transport of a user"
     )
-    assert shown[1] == "fb09a776: its process or its request has ended"
-    assert shown[2] == "fb09a776: by a signal"
+    assert shown[1] == "fb09a776: demo, its process or its request has ended"
+    assert shown[2] == "fb09a776: demo, by a signal"
 
 
 def test_a_card_tells_the_pace_from_the_target(tmp_path: Path, chrome: Browser) -> None:

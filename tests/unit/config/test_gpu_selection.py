@@ -129,6 +129,8 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
             "GPU-12,MIG-1",
             "'MIG-1' is a MIG device, which sentinel does not use, so CUDA ignores it",
         ),
+        (f"0,{B.uuid}", f"'{B.uuid}' is a UUID in a list of numbers, so CUDA ignores it"),
+        (f"{B.uuid},0", "'0' is a number in a list of UUIDs, so CUDA ignores it"),
         ("all", "'all' is no GPU of this host, so CUDA ignores it; correct it"),
         ("GPU-ffff", "'GPU-ffff' is no GPU of this host, so CUDA ignores it; correct it"),
     ],

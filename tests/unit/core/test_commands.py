@@ -270,6 +270,7 @@ def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
     world.run(lambda: held(world) == [0, 1], within=60)
     assert world.api.views["GPU-2"].admin == "PAUSED", "pauses are independent"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
+    assert {event.fields["reason"] for event in world.events("gpu.unreserved")} == {"demo"}
 
 
 def test_a_gpu_in_bad_health_is_reserved_last() -> None:
