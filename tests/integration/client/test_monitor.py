@@ -108,7 +108,7 @@ def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sentinel.configured", "service.ready", "burnin.run_ended"])
 def test_an_event_about_the_host_is_refused_since_a_callback_gets_a_gpu(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is an event about the host.*\n.*events\\(\\)"):
+    with pytest.raises(ConfigError, match=f"{name} is an event of the host.*\n.*events\\(\\)"):
         sentinel.Monitor().on(name, lambda *_: None)
 
 
