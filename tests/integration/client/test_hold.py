@@ -231,6 +231,7 @@ def test_the_example_holds_and_releases_a_gpu(
         runpy.run_path(str(example), run_name="__main__")
 
 
+@pytest.mark.usefixtures("fake_torch")
 def test_a_private_sentinel_imports_nothing_from_the_working_directory(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
