@@ -288,3 +288,7 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
         return untested(f"{limited}; {judged.evidence}")
     text = f"{judged.evidence}, which {limited} does not explain: at least {least:.2f}"
     return replace(judged, status=Status.FAIL, evidence=text)
+
+
+#: The limits of a rate among peers, also for a random set of rates (:func:`judge_rate`).
+RATE_LIMITS = TABLE["rate.peers"].limits
