@@ -13,7 +13,7 @@ from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.detection_power import describe_confirmed, statements
 from sentinel.burnin.junit import junit_xml
-from sentinel.burnin.manifest import write_manifest
+from sentinel.burnin.manifest import check_report, write_manifest
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import SCHEMA_VERSION, Judged, judge_run, report_object
@@ -263,10 +263,12 @@ def stored_report(folder: RunFolder) -> Report:
 
     Raises:
         ConfigError: It cannot be read or written, or is not one of this version.
+        IncompleteError: It is not as the manifest of the run says.
     """
     if not folder.report.exists():
         with folder.locked():
             write_reports(folder, judge_run(folder))
+    check_report(folder)
     report = read_object(folder.report)
     if report.get("schema_version") != SCHEMA_VERSION:
         raise ConfigError(f"{folder.report}: not version {SCHEMA_VERSION} of the report")

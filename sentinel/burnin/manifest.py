@@ -40,16 +40,9 @@ def check_manifest(folder: RunFolder) -> bytes:
     Raises:
         IncompleteError: There is none, or a file is missing, added or changed.
     """
-    try:
-        text = read_regular(folder.manifest, _MAX_BYTES)
-        known = json.loads(text)["files"]
-        found = dict(_digests(folder))
-        names = sorted({*known, *found})
-    except FileNotFoundError:
-        what = "it has not ended, or is of an earlier version"
-        raise IncompleteError(f"{folder.path} has no {folder.manifest.name}: {what}") from None
-    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
-        raise IncompleteError(f"{folder.manifest} cannot be used: {error!r}") from None
+    text, known = _read(folder)
+    found = dict(_digests(folder))
+    names = sorted({*known, *found})
     wrong = [
         f"{name} {_difference(name, known, found)}"
         for name in names
@@ -58,6 +51,36 @@ def check_manifest(folder: RunFolder) -> bytes:
     if wrong:
         raise IncompleteError(f"{folder.path} is not as its manifest says: {', '.join(wrong)}")
     return text
+
+
+def check_report(folder: RunFolder) -> None:
+    """Compare the report of a run with the manifest, if there is one.
+
+    Raises:
+        IncompleteError: The report was changed, or the manifest cannot be used.
+        ConfigError: The report cannot be read.
+    """
+    if folder.manifest.exists():
+        name = folder.report.name
+        _, known = _read(folder)
+        if known.get(name) != _digest(folder.report):
+            raise IncompleteError(f"{folder.path} is not as its manifest says: {name} was changed")
+
+
+def _read(folder: RunFolder) -> tuple[bytes, Mapping[str, str]]:
+    """Read the manifest: its text, and the SHA-256 of each file.
+
+    Raises:
+        IncompleteError: There is none, or it cannot be used.
+    """
+    try:
+        text = read_regular(folder.manifest, _MAX_BYTES)
+        return text, {str(name): value for name, value in json.loads(text)["files"].items()}
+    except FileNotFoundError:
+        what = "it has not ended, or is of an earlier version"
+        raise IncompleteError(f"{folder.path} has no {folder.manifest.name}: {what}") from None
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise IncompleteError(f"{folder.manifest} cannot be used: {error!r}") from None
 
 
 def _difference(name: str, known: Mapping[str, str], found: Mapping[str, str]) -> str:
@@ -71,10 +94,14 @@ def _digests(folder: RunFolder) -> Iterator[tuple[str, str]]:
     own = {folder.manifest, folder.signature}
     for path in sorted(folder.path.rglob("*")):
         if path not in own and (path.is_symlink() or not path.is_dir()):
-            try:
-                yield str(path.relative_to(folder.path)), digest(path, os.O_NOFOLLOW)
-            except OSError as error:
-                raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+            yield str(path.relative_to(folder.path)), _digest(path)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest(path, os.O_NOFOLLOW)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def sign(folder: RunFolder, key: Path) -> None:

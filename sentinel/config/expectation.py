@@ -201,10 +201,8 @@ class _Parser:
     def parse(self) -> Expectation:
         document = parse_toml(self._text, self._source)
         self._only(document, ("gpus", "serials", "all", "model", "infiniband"), "")
-        if not document:
-            raise ConfigError(f"{self._source}: it expects nothing", "Write gpus = 8, for example.")
         models = self._table(document.get("model", {}), "", "model")
-        return Expectation(
+        found = Expectation(
             gpus=self._count(document["gpus"]) if "gpus" in document else None,
             serials=self._serials(document["serials"]) if "serials" in document else (),
             all=self._fields(self._table(document.get("all", {}), "", "all"), "all"),
@@ -216,6 +214,10 @@ class _Parser:
             source=self._source,
             text=self._text,
         )
+        # A model without fields is the only one, or one of those, that a node may have.
+        if found == Expectation(source=self._source, text=self._text):
+            raise ConfigError(f"{self._source}: it expects nothing", "Write gpus = 8, for example.")
+        return found
 
     def _count(self, value: Any) -> int:
         if type(value) is not int or not 1 <= value <= MAX_GPUS:

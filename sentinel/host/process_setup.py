@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from setproctitle import setproctitle, setthreadtitle
 
-from sentinel.errors import ChildExitCode, ConfigError
+from sentinel.errors import ChildExitCode, ConfigError, ExitCode
 
 #: The short names, of at most 15 characters: the kernel keeps no more (proc(5)). Without one of its
 #: own, a process would have the cut beginning of its title.
@@ -228,6 +228,16 @@ def allow_open_files(gpus: int) -> None:
             f"{what}. Nothing was started.", "Raise the limit: ulimit -n, or LimitNOFILE=."
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def leave(code: ExitCode, *, clean: bool) -> ExitCode:
+    """Return ``code``, or exit with it at once if a process or thread is stuck.
+
+    The interpreter's own exit would wait for that, maybe for ever. Unflushed output is lost then.
+    """
+    if not clean:
+        os._exit(code)
+    return code
 
 
 def explain_exhaustion(error: BaseException) -> str | None:

@@ -27,7 +27,7 @@ from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
-from sentinel.host.process_setup import allow_open_files, set_process_title, settle_heap
+from sentinel.host.process_setup import allow_open_files, leave, set_process_title, settle_heap
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -106,16 +106,6 @@ def _restart() -> NoReturn:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own
     except OSError as error:
         raise ConfigError(f"{sys.executable} cannot be executed: {error.strerror}") from error
-
-
-def leave(code: ExitCode, *, clean: bool) -> ExitCode:
-    """Return ``code``, or exit with it at once if a process or thread is stuck.
-
-    The interpreter's own exit would wait for that, maybe for ever. Unflushed output is lost then.
-    """
-    if not clean:
-        os._exit(code)
-    return code
 
 
 def _supervise(

@@ -66,7 +66,7 @@ def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
     there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}
     difference = abs(wanted - len(there))
     if not difference and evidence.selected:
-        return not_applicable("the number of GPUs was not judged: GPUs were selected")
+        return not_applicable("the number of GPUs was not checked: GPUs were selected")
     texts = [f"{len(there)} of {wanted} are there"]
     if len(there) < wanted:
         unlisted = _unlisted(evidence.pci_devices or (), evidence.listed)

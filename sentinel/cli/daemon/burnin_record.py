@@ -32,10 +32,9 @@ from sentinel.config.sources import NAME
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host import registry, simulation, verified_store
 from sentinel.host.paths import places
-from sentinel.host.process_setup import end_with_parent
+from sentinel.host.process_setup import end_with_parent, leave
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
-from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

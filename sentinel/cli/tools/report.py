@@ -26,8 +26,8 @@ from sentinel.cli.options.command_options import (
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
 from sentinel.host.daemon_lookup import find_shared, simulated_folder
+from sentinel.host.process_setup import leave
 from sentinel.protocol import __version__
-from sentinel.supervisor.bootstrap import leave
 
 
 @click.command("report")

@@ -33,9 +33,9 @@ from sentinel.config.plan import MAX_PLAN_S
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import check_workload, parse_workload
 from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
+from sentinel.host.process_setup import leave
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, SelftestResult
-from sentinel.supervisor.bootstrap import leave
 from sentinel.units import format_duration, format_scaled, parse_duration
 
 #: Limits of the duration; a trial keeps every state until its assessment.

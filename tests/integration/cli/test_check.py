@@ -278,7 +278,7 @@ def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) ->
     assert check("--expect-gpus", "3", "--gpus", "0")[0] == 1
     assert check("--expect-gpus", "1")[0] == 1
     code, out, _ = check("--expect-gpus", "2", "--gpus", "0")
-    assert (code, out.splitlines()[-1].split("; ")[-1]) == (0, "the number of GPUs was not judged")
+    assert (code, out.splitlines()[-1].split("; ")[-1]) == (0, "the number of GPUs was not checked")
     code, out, _ = check("--expect-gpus", "3", "--npd")
     assert (code, out) == (1, "node: node.gpus = 1 (2 of 3 are there)\n")
     code, _, err = check("--expect-gpus", "0")

@@ -242,6 +242,22 @@ def test_a_verdict_that_found_no_reader_is_no_success(tmp_path: Path) -> None:
     assert run_into_closed_pipe("-c", program) == (ExitCode.INCOMPLETE, "")
 
 
+def test_a_full_disk_ends_a_report_that_had_no_stressors(tmp_path: Path) -> None:
+    folder = ExampleRun().write(tmp_path / "run").path
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sentinel", "report", str(folder)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.returncode == ExitCode.USAGE
+    assert "No space left on device" in done.stderr
+    assert "stressors" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}],

@@ -216,6 +216,7 @@ def test_what_is_stored_stays_the_verdict(tmp_path: Path, cli: CommandLine) -> N
     assert json.loads(cli(*words, code=1).out)["verdict"] == "FAIL"
     assert all((folder.path / name).exists() for name in FILES.values())
     report = json.loads(folder.report.read_text())
+    folder.manifest.unlink()
     folder.report.write_text(json.dumps({**report, "verdict": "INCOMPLETE"}))
     assert json.loads(cli(*words, code=3).out)["verdict"] == "INCOMPLETE"
     for more in (("--thresholds", "x"), ("--compare",), ("--html",)):

@@ -162,6 +162,18 @@ def test_a_missing_added_or_changed_file_is_found(
     assert expected in cli("report", "--verify", str(folder.path), code=code).err
 
 
+def test_a_stored_report_that_was_changed_is_not_believed(
+    folder: RunFolder, cli: CommandLine
+) -> None:
+    words = ("report", "--stored", str(folder.path))
+    changed(folder)
+    assert cli(*words).out.startswith("PASS")
+    expected = report_changed(folder)
+    assert expected in cli(*words, code=ExitCode.INCOMPLETE).err
+    folder.manifest.unlink()
+    assert cli(*words).out.startswith("WARN")
+
+
 def test_a_verdict_that_fails_does_so_when_it_is_verified(tmp_path: Path, cli: CommandLine) -> None:
     folder = ExampleRun(wrong={1: 3}).write(tmp_path / "run")
     write_reports(folder, judge_run(folder))

@@ -41,6 +41,7 @@ rate_gbps = {min = 400}
 #: A text, how the error begins, and what it says is allowed.
 WRONG = [
     ("", "f: it expects nothing", "gpus = 8"),
+    ("infiniband = []\n[all]\n[model]", "f: it expects nothing", "gpus = 8"),
     ("gpus = 8\n[al]\n", "f:2: al is not known", "all"),
     ("gpus = 0", "f:1: gpus is 0", "1 to"),
     ("gpus = true", "f:1: gpus is True", "1 to"),
@@ -75,7 +76,7 @@ def test_an_error_names_the_line_the_key_and_what_is_allowed(
 
 
 #: What JSON Schema has no words for.
-BEYOND = ("= ", "nan", '"new"}', 'port = "a"')
+BEYOND = ("= ", "nan", '"new"}', 'port = "a"', "[model]")
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in WRONG if not text.endswith(BEYOND)])
