@@ -104,7 +104,7 @@ class FakeSupervisor:
     sends_no_views: bool = False
     #: Whether a command is left as it is, without a reply.
     ignores: Callable[[Command], bool] = lambda _: False
-    #: Replies are sent after this.
+    #: Replies to requests for reservations are sent after this.
     replies_after: threading.Event | None = None
     #: The reason by which every Configure is rejected.
     configure_error: str | None = None
@@ -493,8 +493,9 @@ class ApiServer:
                 if self.supervisor.sends_no_replies or self.supervisor.ignores(message):
                     return
                 answer = self.supervisor.reply_to(message)
-                if self.supervisor.replies_after is not None:
-                    self.supervisor.replies_after.wait(TIMEOUT_S)
+                after = self.supervisor.replies_after
+                if after is not None and isinstance(message, Reserve):
+                    after.wait(TIMEOUT_S)
                 self.send_views()
                 self._send(answer)
                 if not self.supervisor.keeps_memory:

@@ -83,7 +83,6 @@ def test_a_job_beside_the_run_changes_no_verdict(tmp_path: Path) -> None:
     assert judged.verdict is Verdict.PASS, [gpu.reasons for gpu in judged.gpus]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[] if seed < 5 else pytest.mark.long) for seed in range(60)]
 )
