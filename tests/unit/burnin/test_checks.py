@@ -437,6 +437,13 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
     ("node.gpus", expected(7, *EIGHT), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT, selected=True), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT, selected=True, tested={"GPU-0"}), UNTESTED, None),
+    (
+        "node.gpus",
+        expected(8, *EIGHT, selected=True, tested={f"GPU-{n}" for n in range(8)}),
+        PASS,
+        0,
+    ),
     ("node.gpus", expected(8, *EIGHT[:7], selected=True), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
