@@ -166,6 +166,7 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
         pci_devices=devices,
         hosts=run.host,
         selected=bool(run.selected),
+        tested=tested,
     )
     node = (
         *(

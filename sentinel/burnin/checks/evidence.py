@@ -343,6 +343,8 @@ class ExpectedEvidence:
     hosts: tuple[HostCounters, ...] = ()
     #: Whether GPUs were selected.
     selected: bool = False
+    #: The UUIDs of the GPUs of a burn-in; None without one.
+    tested: Collection[str] | None = None
     #: The GPUs that were burned in or held on this host before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
     #: The GPUs on the PCI bus, or None if unknown.

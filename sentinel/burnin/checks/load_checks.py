@@ -36,7 +36,8 @@ _MINUTE_S = 60.0
 #: Readings of the power are so much of the limit at most; the energy of a run is so much of their
 #: sum, or more.
 _HIGHEST_POWER, _LEAST_ENERGY = 2.0, 0.5
-#: A rise of the power by so many watts, or by this share of the highest, changes any temperature.
+#: A rise of the power by so many watts, or by this share of the default limit, for which the card
+#: is cooled, changes any temperature; a share of a low power may change it by 2 degrees only.
 _RISE_W, _RISE_SHARE = 200.0, 0.3
 #: A temperature that varies by so many degrees Celsius at most has not changed.
 _STUCK_C = 2.0
@@ -258,6 +259,7 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     rise = max(powers, default=0.0) - min(powers, default=0.0)
     spread = max(values) - min(values)
     text = f"{min(values):g} to {max(values):g} C while the power varied by {rise:,.0f} W"
-    if spread <= _STUCK_C and rise >= min(_RISE_W, _RISE_SHARE * max(powers, default=0.0)) > 0:
+    full = evidence.now.power_limit_default_w or max(powers, default=0.0)
+    if spread <= _STUCK_C and rise >= min(_RISE_W, _RISE_SHARE * full) > 0:
         return untested(f"it read {text}")
     return Judgement(status=Status.PASS, value=spread, evidence=text)

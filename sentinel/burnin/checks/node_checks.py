@@ -18,6 +18,7 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.evidence import ExpectedEvidence, NodeEvidence, ParticipationEvidence
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of
+from sentinel.units import format_indices
 
 TABLE = Table()
 
@@ -66,7 +67,12 @@ def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
     there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}
     difference = abs(wanted - len(there))
     if not difference and evidence.selected:
-        return not_applicable("the number of GPUs was not checked: GPUs were selected")
+        if evidence.tested is None:
+            return not_applicable("the number of GPUs was not checked: GPUs were selected")
+        left_out = [gpu.index for gpu in evidence.listed if gpu.uuid not in evidence.tested]
+        if left_out:
+            missed = f"{len(left_out)} of {wanted} GPUs not tested: GPU {format_indices(left_out)}"
+            return untested(f"{missed}. Leave out --gpus, or unset CUDA_VISIBLE_DEVICES")
     texts = [f"{len(there)} of {wanted} are there"]
     if len(there) < wanted:
         unlisted = _unlisted(evidence.pci_devices or (), evidence.listed)

@@ -437,6 +437,13 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.gpus", expected(8, *EIGHT), PASS, 0),
     ("node.gpus", expected(7, *EIGHT), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT, selected=True), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT, selected=True, tested={"GPU-0"}), UNTESTED, None),
+    (
+        "node.gpus",
+        expected(8, *EIGHT, selected=True, tested={f"GPU-{n}" for n in range(8)}),
+        PASS,
+        0,
+    ),
     ("node.gpus", expected(8, *EIGHT[:7], selected=True), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
     ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
@@ -1054,6 +1061,11 @@ def test_a_temperature_that_no_power_changes_is_none() -> None:
     found = judge("temperature.sensor", evidence)
     assert found.status is UNTESTED
     assert found.evidence == "it read 60 to 60 C while the power varied by 490 W"
+    # 37 W of 120 W warm a card that is cooled for 700 W by no more than noise.
+    for place, one in enumerate(telemetry):
+        values = {**one.values, "power_w": 83.0 if place else 120.0}
+        telemetry[place] = replace(one, values=values)
+    assert judge("temperature.sensor", evidence).status is PASS
 
 
 def test_a_phase_that_all_peers_can_do_must_be_done() -> None:
