@@ -216,6 +216,8 @@ class NodeFile:
     findings: int = 0
     #: Whether the node's own page is in the folder.
     has_page: bool = False
+    #: Whether it is not among the nodes that were expected.
+    unlisted: bool = False
 
 
 def node_result(report: Any) -> NodeResult:
