@@ -127,7 +127,14 @@ def judge_gpu(
     # Without the GPU, its counters or results, that is the reason; each check would repeat it.
     is_lost = any(one.id == "gpu.lost" and one.status is Status.FAIL for one in results)
     if not is_lost:
-        missing += unknown or missing_evidence(results, plan, record.before, twins)
+        before = record.before
+        missing += unknown or missing_evidence(
+            results,
+            has_steady=any(phase.steady for phase in plan.phases),
+            name="" if before is None else before.name,
+            ecc=None if before is None else before.ecc,
+            twins=twins,
+        )
     if Status.FAIL in found:
         verdict = Verdict.FAIL
     elif missing:

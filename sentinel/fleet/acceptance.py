@@ -30,6 +30,8 @@ class Acceptance:
     now: datetime
     #: Whether GPUs may be simulated.
     simulated: bool = False
+    #: Whether a node that is not on the list stops the fleet even if nothing has failed.
+    strict: bool = False
 
     def refuse(self, result: NodeResult) -> Iterator[str]:
         """Yield why the report is not accepted, whatever it has found; nothing if it is."""

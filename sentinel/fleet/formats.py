@@ -135,6 +135,11 @@ def junit_xml(fleet: FleetVerdict) -> str:
     started = fleet.run.started if fleet.run is not None else min(began, default=None)
     for number, node in enumerate(fleet.nodes):
         root.append(_suite(node, number, started))
+    if fleet.wrong_number:
+        suite = _new_suite("nodes", len(fleet.nodes), "fleet", started)
+        add_result(add_case(suite, "fleet", "nodes", 0.0), "error", fleet.wrong_number, "Missing")
+        count_cases(suite, 0.0)
+        root.append(suite)
     return document(root, _span_s(fleet))
 
 
@@ -145,18 +150,24 @@ def _span_s(fleet: FleetVerdict) -> float:
     return last - min((started for started, _ in spans), default=0.0)
 
 
-def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
-    """Build the suite of a node; its first case is the node itself."""
+def _new_suite(name: str, number: int, hostname: str, time: datetime | None) -> Element:
     suite = Element(
         "testsuite",
-        name=clean(node.name),
+        name=clean(name),
         id=str(number),
         package="sentinel.fleet",
-        hostname=clean(node.name if node.result is None else node.result.node.hostname),
+        hostname=clean(hostname),
     )
-    time = started if node.result is None else node.result.run.started
     if time is not None:
         suite.set("timestamp", time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    return suite
+
+
+def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
+    """Build the suite of a node; its first case is the node itself."""
+    hostname = node.name if node.result is None else node.result.node.hostname
+    time = started if node.result is None else node.result.run.started
+    suite = _new_suite(node.name, number, hostname, time)
     group = f"fleet.{node.name}"
     seconds = node.result.run.duration_s if node.result is not None else 0.0
     case = add_case(suite, group, "node", seconds)

@@ -52,7 +52,7 @@ class FleetFiles:
     run: FleetRun | None
     #: By name.
     nodes: tuple[NodeFile, ...]
-    #: The nodes of files that are not of the run.
+    #: The nodes of files that are not of the run, or not complete and not on the list.
     unexpected: tuple[str, ...] = ()
     #: Files that are no report, and what they are.
     copies: tuple[str, ...] = ()
@@ -91,14 +91,18 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
             what, "Name the folder of a fleet's run: it has a file NODE.json for each."
         )
     known = run.nodes if run is not None else () if isinstance(expected, int) else expected
-    names = sorted(known or there)
+    others = there - set(known) if known else set()
+    unlisted = others if run is None else set()
+    names = sorted({*(known or there), *unlisted})
     reasons = read_reasons(folder)
     with _many_objects():
         nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
+    marked = [replace(one, unlisted=one.name in unlisted) for one in _without_copies(nodes)]
+    found = tuple(node for node in marked if not (node.unlisted and node.missing))
     return FleetFiles(
         run=run,
-        nodes=tuple(_without_copies(nodes)),
-        unexpected=tuple(sorted(there - set(known))) if known else (),
+        nodes=found,
+        unexpected=tuple(sorted(others - {node.name for node in found})),
         copies=tuple(f"{_printable(file.name)} is {what}" for file, what in copies.items()),
         expected=bool(expected),
         number=expected if isinstance(expected, int) else None,

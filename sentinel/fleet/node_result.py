@@ -6,12 +6,21 @@ The names are those of docs/report.schema.json; fields that are not here are ign
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status, worst_first
+from sentinel.burnin.checks.check import (
+    CheckResult,
+    Judgement,
+    Status,
+    judged_checks,
+    untested,
+    worst_first,
+)
+from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.checks.required_evidence import REQUIRED, missing_evidence
 from sentinel.burnin.record import Checksum
 from sentinel.burnin.verdict import Verdict
 from sentinel.protocol.codec import DecodeError, from_json
@@ -35,6 +44,8 @@ class Coverage:
     quota_s: float
     passes: int
     quota_passes: int
+    #: The wrong results that were counted.
+    errors: int = 0
     #: The time of the phase, in seconds of a clock of the node's run; None if it was not so far.
     began: float | None = None
     ended: float | None = None
@@ -63,6 +74,10 @@ class GpuCounters:
 
 
 _UNKNOWN = GpuCounters()
+#: By the UUID of each GPU of a node, the checks that have judged it.
+_Judged = Mapping[str, frozenset[str]]
+#: The judgement of a check that a report does not have.
+_LACKING = untested("its report does not have it; sentinel report judges the run again")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +150,19 @@ class GpuResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlanPhase:
+    """What is known of one phase of a plan."""
+
+    steady: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """The plan of a run."""
 
     name: str
     hash: str
+    phases: tuple[PlanPhase, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +239,8 @@ class NodeFile:
     findings: int = 0
     #: Whether the node's own page is in the folder.
     has_page: bool = False
+    #: Whether it is not among the nodes that were expected.
+    unlisted: bool = False
 
 
 def node_result(report: Any) -> NodeResult:
@@ -235,11 +260,56 @@ def node_result(report: Any) -> NodeResult:
     found = from_json(NodeResult, report)
     gpus = sorted(found.gpus, key=lambda gpu: gpu.index)
     counts = {check.status for check in found.checks if check.id == "node.gpus"}
+    judged = {gpu.uuid: judged_checks(gpu.checks) for gpu in gpus}
     return replace(
         found,
         checks=worst_first(found.checks),
-        gpus=tuple(map(_used, gpus)),
+        gpus=tuple(_used(_consistent(gpu, found, judged)) for gpu in gpus),
         is_counted=bool(counts & {Status.PASS, Status.FAIL}),
+    )
+
+
+def _consistent(gpu: GpuResult, node: NodeResult, judged: _Judged) -> GpuResult:
+    """Let the verdict of a GPU be no better than what its report has of it."""
+    wrong = sum(phase.errors for phase in gpu.coverage)
+    statuses = {check.id: check.status for check in gpu.checks}
+    if wrong > 0 and statuses.get("results.wrong") is not Status.FAIL:
+        found = tuple(check for check in gpu.checks if check.id != "results.wrong")
+        failed = CHECKS["results.wrong"].result(
+            Judgement(
+                status=Status.FAIL, value=wrong, evidence="counted in the phases of its report"
+            )
+        )
+        return replace(gpu, verdict=Verdict.FAIL, checks=(failed, *found))
+    if gpu.verdict in {Verdict.FAIL, Verdict.INCOMPLETE}:
+        return gpu
+    missing = tuple(_unjudged(gpu, node, judged))
+    if not missing and (gpu.verdict is not Verdict.PASS or not gpu.incomplete):
+        return gpu
+    incomplete = (*gpu.incomplete, *missing)
+    return replace(gpu, verdict=Verdict.INCOMPLETE, incomplete=incomplete)
+
+
+def _unjudged(gpu: GpuResult, node: NodeResult, judged: _Judged) -> Iterator[str]:
+    """Yield what a report does not have as judged, of what a burn-in must."""
+    for phase in gpu.coverage:
+        if phase.mandatory and not phase.complete:
+            yield f"phase {phase.phase} not complete"
+    results = {check.id: check for check in gpu.checks}
+    lacking = [name for one in REQUIRED for name in one.checks if name not in results]
+    has_memory_test = any(phase.quota_passes for phase in gpu.coverage)
+    covered = results.get("memory.covered")
+    if has_memory_test and covered is not None and covered.status is Status.NOT_APPLICABLE:
+        lacking.append(covered.id)
+    results |= {name: CHECKS[name].result(_LACKING) for name in lacking}
+    phases = node.run.plan.phases
+    twins = (other for other in node.gpus if other.uuid != gpu.uuid and other.model == gpu.model)
+    yield from missing_evidence(
+        results.values(),
+        has_steady=not phases or any(phase.steady for phase in phases),
+        name=gpu.model or "",
+        ecc=gpu.before.ecc,
+        twins=frozenset().union(*(judged[twin.uuid] for twin in twins)),
     )
 
 

@@ -15,6 +15,7 @@ from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
 from sentinel.burnin.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import FIGURES, RATE, ConfirmedFaulty
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
@@ -239,6 +240,10 @@ def meaning(fleet: FleetVerdict) -> str:
 
 
 def _reason(fleet: FleetVerdict) -> str:
+    unlisted = [node.name for node in fleet.nodes if node.unlisted and node.refused]
+    if fleet.verdict is Verdict.INCOMPLETE and unlisted:
+        verb = "is" if len(unlisted) == 1 else "are"
+        return f"{fold_names(unlisted)} {verb} not on the list"
     missing = sum(bool(node.missing) for node in fleet.nodes)
     if fleet.verdict is Verdict.INCOMPLETE and missing:
         of, verb = format_count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"

@@ -128,6 +128,8 @@ class FleetVerdict:
     groups: tuple[Group, ...]
     #: What a reader must know before the verdicts.
     notices: tuple[str, ...]
+    #: Why the number of nodes is not the expected one; empty if it is, or none is expected.
+    wrong_number: str = ""
     thresholds: Thresholds
     #: The file of other thresholds than those of the run; None if it is judged by its own.
     judged_again_by: str | None = None
@@ -204,15 +206,18 @@ def judge_fleet(
         )
         for node in files.nodes
     )
-    verdicts = {node.verdict for node in nodes}
-    if files.number not in {None, len(results)} or not nodes:
+    verdicts = {node.verdict for node in nodes if not node.unlisted}
+    wrong_number = _wrong_number(files)
+    stopped = any(node.unlisted and node.refused for node in nodes)
+    if wrong_number or stopped or not verdicts:
         verdicts.add(Verdict.INCOMPLETE)
     return FleetVerdict(
         run=files.run,
         verdict=_worst(verdicts),
         nodes=nodes,
         groups=groups,
-        notices=tuple(_notices(files, expectation)),
+        notices=(*_unlisted(nodes), *_notices(files, expectation)),
+        wrong_number=wrong_number,
         thresholds=thresholds,
         judged_again_by=judged_again_by,
     )
@@ -278,6 +283,10 @@ def _judge_node(
     own = {_worse(result.verdict, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)}
     if unknown or refused or not gpus:
         own.add(Verdict.INCOMPLETE)
+    is_strict = acceptance is not None and acceptance.strict
+    if node.unlisted and (is_strict or Verdict.FAIL in own):
+        own.add(Verdict.INCOMPLETE)
+        refused += (f"node {node.name} is not on the list",)
     return FleetNode(
         **vars(node),
         verdict=_worst(own),
@@ -323,10 +332,8 @@ def _notices(files: FleetFiles, expectation: Expectation) -> Iterable[str]:
             "There is no fleet.json: a node that has written no report is not known here"
             " (--expect-nodes names all)."
         )
-    if files.number not in {None, len(found)}:
-        expected = format_count(files.number or 0, "node")
-        names = fold_names(name for name, _ in found) or "none"
-        yield f"{expected} expected, and {len(found):,} have a report: {names}"
+    if wrong := _wrong_number(files):
+        yield wrong
     uncounted = [name for name, result in found if not result.is_counted]
     if uncounted and expectation.gpus is None:
         names = fold_names(uncounted)
@@ -352,6 +359,22 @@ def _notices(files: FleetFiles, expectation: Expectation) -> Iterable[str]:
         "The nodes were judged by different versions",
         ((result.run.version, name) for name, result in found),
     )
+
+
+def _unlisted(nodes: Iterable[FleetNode]) -> Iterable[str]:
+    """Yield a notice for each node with a report that was not expected."""
+    for node in nodes:
+        if node.unlisted:
+            yield f"Node {node.name} is not on the list; its report is {node.word}."
+
+
+def _wrong_number(files: FleetFiles) -> str:
+    """Explain why the number of reports is not the expected one; empty if it is."""
+    found = [node.name for node in files.nodes if node.result is not None]
+    if files.number in {None, len(found)}:
+        return ""
+    expected, names = format_count(files.number or 0, "node"), fold_names(found) or "none"
+    return f"{expected} expected, and {len(found):,} have a report: {names}"
 
 
 def _different(what: str, values: Iterable[tuple[str, str]]) -> Iterable[str]:

@@ -264,6 +264,11 @@ class Check(Generic[E]):
             found = self.judge(evidence, limits)
         except Unjudged as unjudged:
             found = unjudged.judgement
+        return self.result(found, thresholds)
+
+    def result(self, found: Judgement, thresholds: Thresholds = Thresholds()) -> CheckResult:
+        """Add to a judgement what is constant."""
+        limits = thresholds.of(self.id, self.limits)
         bad = found.status in {Status.FAIL, Status.WARN}
         same = limits is self.limits
         threshold = self.default_threshold if same else self.threshold(limits)

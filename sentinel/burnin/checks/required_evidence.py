@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.counter_checks import DATA_CENTRE
 from sentinel.burnin.checks.link_checks import links_of
-from sentinel.config.plan import Plan
-from sentinel.protocol.counters import Counters
 
 #: Models that remap rows of their memory (NVIDIA, GPU memory error management).
 _REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
@@ -35,14 +33,16 @@ class Required:
     any_of: bool = False
     #: The models that have it: there, a check that does not apply has not judged.
     models: re.Pattern[str] | None = None
+    #: Whether every GPU has it.
+    always: bool = False
     #: Whether only a steady phase shows it.
     steady: bool = False
 
 
 #: Everything that must have been judged.
 REQUIRED = (
-    Required(what="results", checks=("results.wrong",)),
-    Required(what="whether it was lost", checks=("gpu.lost",)),
+    Required(what="results", checks=("results.wrong",), always=True),
+    Required(what="whether it was lost", checks=("gpu.lost",), always=True),
     Required(what="the whole GPU", checks=("gpu.whole",)),
     Required(what="one card without a reset", checks=("gpu.identity", "gpu.reset")),
     Required(what="what is expected", checks=("gpu.expected",)),
@@ -77,7 +77,7 @@ REQUIRED = (
     Required(what="the NVLink fabric", checks=("fabric.state",)),
     Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
     Required(what="the memory", checks=("memory.covered",)),
-    Required(what="XIDs", checks=("xid",)),
+    Required(what="XIDs", checks=("xid",), always=True),
     Required(what="the load", checks=("load.power", "load.recorded"), steady=True),
     Required(
         what="the PCIe link under load",
@@ -97,30 +97,31 @@ REQUIRED = (
 
 def missing_evidence(
     results: Collection[CheckResult],
-    plan: Plan,
-    counters: Counters | None,
+    *,
+    has_steady: bool,
+    name: str,
+    ecc: bool | None,
     twins: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield what was not judged of a GPU, with the reason.
 
     Args:
         results: Of its checks.
-        plan: The plan.
-        counters: The GPU before the run; None if they are not known.
+        has_steady: Whether the plan has a steady phase.
+        name: The model; empty if it is not known.
+        ecc: Its ECC mode before the run; None if it is not known.
         twins: The checks that have judged another GPU of its model.
     """
     found = {result.id: result for result in results}
-    name = counters.name if counters is not None else ""
     if _VIRTUAL.search(name):
         yield f"the whole GPU was not judged: {name} is a virtual GPU"
-    has_steady = any(phase.steady for phase in plan.phases)
     for one in REQUIRED:
         if one.steady and not has_steady:
             continue
         unjudged = [
             found[check]
             for check in one.checks
-            if check in found and not _is_judged(found[check], one, counters, twins)
+            if check in found and not _is_judged(found[check], one, name, ecc=ecc, twins=twins)
         ]
         if unjudged and (not one.any_of or len(unjudged) == len(one.checks)):
             worst = unjudged[0]
@@ -129,15 +130,13 @@ def missing_evidence(
 
 
 def _is_judged(
-    result: CheckResult, one: Required, counters: Counters | None, twins: Collection[str]
+    result: CheckResult, one: Required, name: str, *, ecc: bool | None, twins: Collection[str]
 ) -> bool:
     """Check whether a result is one, or nothing that there is was left out."""
     if result.status is Status.NOT_APPLICABLE:
-        if one.any_of:
+        if one.any_of or one.always:
             return False
-        name = counters.name if counters is not None else ""
-        ecc_is_off = counters is not None and counters.ecc is False
-        has_it = one.models is not None and one.models.search(name) and not ecc_is_off
+        has_it = one.models is not None and one.models.search(name) and ecc is not False
         if result.id == "nvlink.lost":
             has_it = bool(links_of(name))
         of_twins = result.id in twins and result.id != "nvlink.inactive"

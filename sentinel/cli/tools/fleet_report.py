@@ -406,7 +406,7 @@ def report(
     if run is not None and drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     given = None if limits is None else load_thresholds(limits)
-    collected = _Collected(level, file, since_s, expected, simulated)
+    collected = _Collected(level, file, since_s, expected, simulated, strict)
     if fleet.run_file.exists():
         collected.check_unused(fleet)
     expectation = load_expectation(expect, expect_gpus, is_here=False)
@@ -435,11 +435,12 @@ class _Collected:
     since_s: float | None = None
     expected: str | None = None
     simulated: bool = False
+    strict: bool = False
 
     def check_unused(self, fleet: FleetFolder) -> None:
         """Refuse what is given beside a ``fleet.json``, which says what was asked for."""
         flags = ("--level", "--plan", "--since", "--expect-nodes", "--simulated")
-        values = zip(flags, astuple(self), strict=True)
+        values = zip(flags, astuple(self), strict=False)
         given = [flag for flag, value in values if value not in {None, False}]
         if given:
             why = f"{fleet.run_file} says what was asked for"
@@ -471,6 +472,7 @@ class _Collected:
             since=now - timedelta(seconds=since_s),
             now=now,
             simulated=self.simulated,
+            strict=self.strict,
         )
 
 

@@ -130,6 +130,62 @@ def test_a_fault_is_a_fault_however_the_report_came_about(fleets: Fleets, cli: C
     assert cli("fleet", "report", str(folder.path), code=1).out.startswith("FAIL")
 
 
+def emptied(gpu: Report) -> None:
+    gpu["checks"] = []
+
+
+def without_evidence(gpu: Report) -> None:
+    gpu["checks"] = [check for check in gpu["checks"] if check["id"] != "memory.remap_failed"]
+
+
+def excused(*ids: str) -> Callable[[Report], None]:
+    def excuse(gpu: Report) -> None:
+        for check in gpu["checks"]:
+            if check["id"] in ids:
+                check["status"] = "n/a"
+
+    return excuse
+
+
+def counted(gpu: Report) -> None:
+    gpu["coverage"][0]["errors"] = 1
+
+
+def unfinished(gpu: Report) -> None:
+    gpu["coverage"][0]["complete"] = False
+
+
+def unexplained(gpu: Report) -> None:
+    gpu["incomplete"] = ["phase copy not complete"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word", "reason"),
+    [
+        (emptied, "INCOMPLETE", "results not judged: results.wrong: its report does not have it"),
+        (without_evidence, "INCOMPLETE", "memory.remap_failed: its report does not have it"),
+        (excused("results.wrong"), "INCOMPLETE", "results not judged: results.wrong"),
+        (excused("memory.remap_failed"), "INCOMPLETE", "repairs not judged: memory.remap_failed"),
+        (excused("memory.covered"), "INCOMPLETE", "the memory not judged: memory.covered"),
+        (excused("xid"), "INCOMPLETE", "XIDs not judged: xid"),
+        (counted, "FAIL", "results.wrong: 1"),
+        (unfinished, "INCOMPLETE", "not complete"),
+        (unexplained, "INCOMPLETE", "phase copy not complete"),
+    ],
+)
+def test_a_report_that_says_pass_has_to_contain_it(
+    change: Callable[[Report], None], word: str, reason: str, fleets: Fleets, cli: CommandLine
+) -> None:
+    report = fleets.report(1)
+    change(report["gpus"][0])
+    folder = fleets.write(run_file=False, reports={1: report})
+    code = 1 if word == "FAIL" else 3
+    found = cli("fleet", "report", str(folder.path), "--json", code=code).out
+    gpu = json.loads(found)["nodes"][1]["gpus"][0]
+    assert gpu["verdict"] == word
+    assert any(reason in text for text in gpu["reasons"])
+
+
 def test_of_nodes_by_name_each_without_a_report_is_missing(
     fleets: Fleets, cli: CommandLine, tmp_path: Path
 ) -> None:
@@ -138,7 +194,34 @@ def test_of_nodes_by_name_each_without_a_report_is_missing(
     folder = fleets.write(run_file=False)
     printed = cli("fleet", "report", str(folder.path), "--expect-nodes", str(names), code=3).out
     assert "node-[0006-0007]\n            it has no report" in printed
-    assert "1 file of no node of this run was not judged: node-0000.json" in printed
+    assert "Node node-0000 is not on the list; its report is PASS." in printed
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "code"),
+    [("PASS", (), 0), ("PASS", ("--strict",), 3), ("FAIL", (), 3), ("FAIL", ("--strict",), 3)],
+)
+def test_a_report_of_a_node_that_is_not_on_the_list_is_named_with_its_verdict(
+    verdict: str,
+    words: tuple[str, ...],
+    code: int,
+    fleets: Fleets,
+    cli: CommandLine,
+    tmp_path: Path,
+) -> None:
+    names = tmp_path / "nodes"
+    names.write_text("\n".join(f"node-{number:04}" for number in range(5)))
+    folder = fleets.write(run_file=False, verdicts={5: verdict} if verdict == "FAIL" else {})
+    given = ("fleet", "report", str(folder.path), "--expect-nodes", str(names), *words)
+    printed = {form: cli(*given, f"--{form}", code=code).out for form in FORMS}
+    found = json.loads(printed["json"])
+    word = "INCOMPLETE" if (verdict, code) == ("PASS", 3) else verdict
+    assert found["nodes"][5]["verdict"] == word
+    assert found["summary"]["nodes"][word] == (6 if word == "PASS" else 1)
+    for form in ("text", "html", "json"):
+        assert f"Node node-0005 is not on the list; its report is {word}." in printed[form]
+    assert found["verdict"] == ("INCOMPLETE" if code else "PASS")
+    assert ("node node-0005 is not on the list" in printed["junit"]) == bool(code)
 
 
 @pytest.mark.parametrize("number", ["5", "7"])
@@ -148,6 +231,9 @@ def test_another_number_of_nodes_is_incomplete(
     folder = fleets.write(run_file=False)
     printed = cli("fleet", "report", str(folder.path), "--expect-nodes", number, code=3).out
     assert f"{number} nodes expected, and 6 have a report: node-[0000-0005]" in printed
+    given = ("--expect-nodes", number, "--junit")
+    printed = cli("fleet", "report", str(folder.path), *given, code=3).out
+    assert printed.count("<error ") == 1
 
 
 def test_what_a_run_says_of_itself_is_not_said_again(fleets: Fleets, cli: CommandLine) -> None:
