@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import NoSuchGpuError
+from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.host.last_verdicts import LastVerdict, last_verdicts, report_paths
 from sentinel.host.regular_file import (
     load_or_set_aside,
@@ -159,6 +159,20 @@ def read(path: Path) -> dict[str, StoredWork]:
         except (OverflowError, OSError) as error:
             raise ValueError(f"a time is out of range: {error}") from error
     return dict(file.gpus)
+
+
+def read_for_command(path: Path) -> dict[str, StoredWork]:
+    """Read the file for a command, as :func:`read`.
+
+    Raises:
+        ConfigError: It cannot be read, or is not a file of verified work.
+    """
+    try:
+        return read(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of verified work: {error}") from None
 
 
 def proof_of(work: StoredWork) -> GpuProof:

@@ -228,6 +228,8 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel (?:--version|(?:doctor|check|burnin) .*)(?: \|\| exit\b.*|\"\$2\")"
     r"|code=\$\?|test \$code .*": "integration/test_accept_a_node.py"
     "::test_a_run_that_was_cut_short_goes_on",
+    r"sentinel health --expect-gpus .*": "integration/test_accept_a_node.py"
+    "::test_an_earlier_fault_refuses_a_node_that_passes_now",
     r"scontrol (?:create|update) .*|sentinel fleet burnin --nodelist node7 .*": _FLEET
     + "test_a_drained_node_has_jobs_again_once_it_has_passed_in_a_reservation",
     # The daemon and its API.

@@ -94,6 +94,15 @@ def test_a_burn_in_that_was_refused_is_no_fault(
     assert not folder.exists()
 
 
+def test_an_earlier_fault_refuses_a_node_that_passes_now(
+    simulated: SimulatedHost, registry: Registry
+) -> None:
+    """A wrong result under a daemon that has ended, for example."""
+    command = 'echo "$@"\ntest "$1" != health'
+    code, _ = accept(simulated, len(registry.gpus()), command=command)
+    assert code == ExitCode.FAIL
+
+
 def test_a_broken_installation_is_no_fault(simulated: SimulatedHost, registry: Registry) -> None:
     """Python ends with 1 for what cannot be imported."""
     command = f"exec {sys.executable} -c 'raise SystemExit(1)'"

@@ -116,8 +116,7 @@ def judge_node(
         selected: The indices of the GPUs to judge, or None for all; a node with a selection is not
             judged itself.
         driver_error: Why the driver is unusable, or None.
-        findings: The number of wrong results and findings that a running daemon knows of, by UUID;
-            empty without one.
+        findings: The number of wrong results and findings that daemons know of, by UUID.
         more: What the node must be, and the host around the GPUs.
     """
     everything = tuple(counters)

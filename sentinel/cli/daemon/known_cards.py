@@ -233,12 +233,6 @@ def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
     Raises:
         ConfigError: The file is invalid.
     """
-    try:
-        stored = verified_store.read(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no file of verified work: {error}") from None
     return {
         uuid: Card(
             uuid=uuid,
@@ -249,7 +243,7 @@ def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
             verified=verified_store.proof_of(one),
             seen=max(one.daemon, one.last or 0.0),
         )
-        for uuid, one in stored.items()
+        for uuid, one in verified_store.read_for_command(path).items()
     }
 
 

@@ -40,11 +40,10 @@ from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError, SentinelError
-from sentinel.host import simulation
-from sentinel.host.daemon_lookup import list_daemons, locate
+from sentinel.host import simulation, verified_store
+from sentinel.host.daemon_lookup import find_shared, list_daemons, locate
 from sentinel.host.paths import places
 from sentinel.host.regular_file import replace_file
-from sentinel.host.verified_store import known_gpus
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
@@ -107,7 +106,7 @@ def command(
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
 
     Each GPU has a line with its status, its model and what did not pass, and so has the node.
-    If a daemon runs, findings of its stressors count, too.
+    What a daemon's stressors found wrong counts, too, until it is acknowledged.
 
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed or
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
@@ -236,20 +235,40 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
 
 
 def _findings(simulate: int | None) -> dict[str, int]:
-    """Ask running daemons how much they have found wrong, by UUID; empty without an answer."""
+    """Count what running daemons, and those before them, have found wrong, by UUID.
+
+    Raises:
+        ConfigError: What earlier daemons have found cannot be read, and none runs.
+    """
     folder = simulation.default_folder() if simulate is not None else None
     proofs: dict[str, GpuProof | None] = {}
     for socket in _sockets(folder):
         with contextlib.suppress(SentinelError):
             gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
             proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
-    return {uuid: 0 if proof is None else proof.wrong for uuid, proof in proofs.items()}
+    try:
+        stored = verified_store.read_for_command(_shared(folder) / verified_store.NAME)
+    except ConfigError:
+        if not proofs:
+            raise
+        stored = {}
+    found = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
+    return found | {
+        uuid: found.get(uuid, 0) if proof is None else proof.wrong for uuid, proof in proofs.items()
+    }
+
+
+def _shared(folder: Path | None) -> Path:
+    """Find the state directory; several daemons that share none are asked themselves."""
+    with contextlib.suppress(SentinelError):
+        return find_shared(folder)
+    return places(os.environ, os.getuid(), folder).shared
 
 
 def _known(simulate: int | None) -> dict[str, str]:
     """Describe the GPUs of earlier runs and of verified work, by UUID."""
     folder = simulation.default_folder() if simulate is not None else None
-    return known_gpus(places(os.environ, os.getuid(), folder).shared)
+    return verified_store.known_gpus(_shared(folder))
 
 
 def _sockets(folder: Path | None) -> list[str]:

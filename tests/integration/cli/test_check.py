@@ -13,7 +13,10 @@ from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.main import run_command_line
 from sentinel.diagnostics.counters import CountersResult
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.simulation import Registry
+from sentinel.host.verified_store import StoredWork, acknowledge, save
+from sentinel.protocol.views import VerifiedCounts
 from tests.harness.sysfs import write_controller, write_port
 
 pytestmark = pytest.mark.long
@@ -263,6 +266,22 @@ def test_a_bug_is_no_fault_of_a_gpu(check: Check, monkeypatch: pytest.MonkeyPatc
     code, out, err = check()
     assert (code, out) == (2, "")
     assert "a bug in sentinel" in err
+
+
+def test_what_a_daemon_found_wrong_counts_after_its_end(check: Check, registry: Registry) -> None:
+    path = find_shared(registry.folder) / "verified.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    uuid = registry.gpus()[1].uuid
+    total = VerifiedCounts(errors=2)
+    work = StoredWork(index=1, name="H200", since=100.0, last=200.0, total=total)
+    save(path, {uuid: work}, {})
+    code, out, _ = check()
+    assert (code, "daemon.findings" in out) == (1, True)
+    acknowledge(path, [uuid], "ops", "replaced the riser")
+    assert check()[0] == 0
+    path.write_text("{")
+    code, _, err = check()
+    assert (code, f"{path} is no file of verified work" in err) == (2, True)
 
 
 def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) -> None:
