@@ -77,7 +77,7 @@ _UNKNOWN = GpuCounters()
 #: By the UUID of each GPU of a node, the checks that have judged it.
 _Judged = Mapping[str, frozenset[str]]
 #: The judgement of a check that a report does not have.
-_LACKING = untested("its report does not have it; sentinel report judges the run again")
+_LACKING = untested("its report does not have it; have its run judged again")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
