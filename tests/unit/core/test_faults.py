@@ -129,4 +129,4 @@ def test_a_gpu_that_is_missing_after_a_restart_is_lost_until_it_can_be_read() ->
     assert kinds(unread) == (LOST,)
     assert known(unread) == before
     assert events(read(unread)) == [("gpu.fault_over", "lost")]
-    assert kinds(restored(GpuState(gpu=GPU), before, listed=True)) == (), "it is read anew"
+    assert kinds(restored(GpuState(gpu=GPU), before, listed=True)) == (), "it is read again"
