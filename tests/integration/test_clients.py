@@ -209,6 +209,8 @@ def test_a_request_of_an_agent_that_has_gone_leaves_the_queue(here: Daemon) -> N
         server.stdin.close()
         assert server.wait(15) == 0, "before the wait is over"
         eventually(lambda: not here.client.queue())
+    here.run("reserve", "--cancel", "all")
+    here.wait_until_occupied(0, 1)
 
 
 ABOUT_AGENT = {"name": "test", "version": "1"}

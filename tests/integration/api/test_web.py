@@ -122,6 +122,8 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert held.until is None, "until the user ends it, as chosen"
+    daemon.run("reserve", "--cancel", "all")
+    daemon.wait_until_occupied(0, 1)
 
 
 def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrome: Browser) -> None:
