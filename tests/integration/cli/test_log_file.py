@@ -152,8 +152,8 @@ def test_whatever_rotates_the_log_costs_a_client_no_event(daemon: Daemon) -> Non
                     assert "gpu.unreserved" in (line["event"] for line in lines)
                     rotate(log)
         assert events(log)
-    events = daemon.client.recorded_events(since="1h")
-    recorded = [one.fields.get("reason") for one in events if one.event != "gpu.unreserved"]
+    found = daemon.client.recorded_events(since="1h")
+    recorded = [one.fields.get("reason") for one in found if one.event != "gpu.unreserved"]
     for how in ROTATIONS:
         assert recorded.count(f"after it is {how}") == recorded.count(f"before it is {how}") == 1
 
