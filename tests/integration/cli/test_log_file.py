@@ -153,7 +153,7 @@ def test_whatever_rotates_the_log_costs_a_client_no_event(daemon: Daemon) -> Non
                     rotate(log)
         assert events(log)
     found = daemon.client.recorded_events(since="1h")
-    recorded = [one.fields.get("reason") for one in found if one.event != "gpu.unreserved"]
+    recorded = [one.fields.get("reason") for one in found if one.name != "gpu.unreserved"]
     for how in ROTATIONS:
         assert recorded.count(f"after it is {how}") == recorded.count(f"before it is {how}") == 1
 
