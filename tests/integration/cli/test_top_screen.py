@@ -160,7 +160,7 @@ def test_a_large_screen_has_the_other_gpus_and_the_queue_beside_the_selected_one
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": gpus, "queue": [queued]})
 
     async def script(app: Live, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "queue 1: 77aa waits for" in text(app, "details-text"))
+        await until(pilot, lambda: "request 77aa" in text(app, "details-text"))
         shown = text(app, "details-text").splitlines()
         assert [line for line in shown if line.startswith("GPU 1 ")]
         assert len(shown) == app.query_one("#details").size.height, "every row is used"
