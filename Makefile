@@ -39,7 +39,7 @@ help: ## List the targets
 demo: $(INSTALLED) ## Show sentinel on two simulated GPUs, for about half a minute
 	@$(BIN)/python -m sentinel demo
 
-test: $(INSTALLED_DEV) ## Run the tests that take two minutes; those for GPUs are skipped without one
+test: $(INSTALLED_DEV) ## Run the quick tests; those for GPUs are skipped without one
 	@$(BIN)/python -m compileall -q sentinel
 	@$(PYTEST) -m 'not long' -p no:schemathesis $(ARGS)
 

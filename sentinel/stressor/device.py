@@ -208,8 +208,8 @@ def ask_for_few_queues() -> None:
     """Have the driver create one queue of each kind, unless the user chose a number.
 
     The driver releases them one by one before the memory of a killed process: with its usual eight
-    of each, an H200's memory was free 145 ms after SIGKILL in the median and 292 at worst, with one
-    99 and 117. What several queues are for, kernels of several streams at once, stays possible
+    of each, an H200's memory was free 142 ms after SIGKILL in the median and 292 at worst, with one
+    98 and 117. What several queues are for, kernels of several streams at once, stays possible
     where the user sets these variables.
     """
     for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"):
