@@ -87,6 +87,18 @@ class Job:
         self.process.kill()
 
 
+def named(name: str) -> tuple[str, ...]:
+    """Build the prefix of a foreign job that gives its process a name, see ``GpuHost.job``."""
+    program = f"""
+import runpy, sys
+from sentinel.host import process_setup
+process_setup.DEMO_JOB = {name!r}
+sys.argv = sys.argv[3:]
+runpy.run_module("sentinel", None, "__main__")
+"""
+    return (sys.executable, "-c", program)
+
+
 class GpuHost(ABC):
     """GPUs, counted from 0, for sentinels and foreign jobs.
 

@@ -122,7 +122,7 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert held.until is None, "until the user ends it, as chosen"
-    daemon.run("reserve", "--cancel", "all")
+    daemon.run("reserve", "--cancel", held.id)
     daemon.wait_until_occupied(0, 1)
 
 

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 
 import psutil
 import pytest
@@ -480,9 +479,7 @@ def test_an_ignored_process_costs_a_yield_when_it_arrives_and_then_stays_beside_
     simulated: SimulatedHost,
 ) -> None:
     """Its memory grows before its PID is listed, as that of a real newcomer does."""
-    # Of the job, as the kernel cuts it; this process may have another one by now.
-    name = Path(sys.executable).name[:15]
-    ignore = ("--ignore", f"name={name}", "--workload", "hold", "--status-every", "1s")
+    ignore = ("--ignore", "name=demo-job", "--workload", "hold", "--status-every", "1s")
     with simulated.sentinel(1, *QUICK, *ignore) as sentinel:
         sentinel.wait_for("stressor.ready")
         with simulated.job(share=0.02, stay=60) as job:

@@ -21,7 +21,7 @@ from sentinel.errors import SentinelError
 from sentinel.host.timed_file import SESSIONS, Clocks
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.gpu_environment import SimulatedHost, named
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -291,17 +291,6 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
         eventually(lambda: daemon.gpu().occupancy == "BUSY" and daemon.pids_on_gpus() == [pid])
         assert newcomer.poll() is None
     daemon.wait_until_occupied(0)
-
-
-def named(name: str) -> tuple[str, ...]:
-    """Build the prefix of a foreign job that gives its process a name."""
-    code = f"""
-import ctypes, runpy, sys
-ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)  # PR_SET_NAME
-sys.argv = sys.argv[3:]
-runpy.run_module("sentinel", None, "__main__")
-"""
-    return (sys.executable, "-c", code)
 
 
 def started(command: list[str], host: SimulatedHost) -> subprocess.Popen[str]:

@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import sqlite3
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
 from tests.harness.daemon_harness import Daemon
+from tests.harness.gpu_environment import named
 from tests.harness.sentinel_process import eventually
 from tests.harness.webhook_server import WebhookServer
 
@@ -81,14 +81,7 @@ def test_no_name_no_reason_and_no_argument_is_interpreted(daemon: Daemon, tmp_pa
     daemon.run("reserve", "--gpus", str(count), "--for", "1h", f"--reason={REASON}")
     with ExitStack() as stack:
         for gpu, name in enumerate(NAMES):
-            program = f"""
-import ctypes, runpy, sys
-ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)  # PR_SET_NAME
-sys.argv = sys.argv[3:]
-runpy.run_module("sentinel", None, "__main__")
-"""
-            within = (sys.executable, "-c", program)
-            job = stack.enter_context(daemon.host.job(gpu, stay=60, within=within))
+            job = stack.enter_context(daemon.host.job(gpu, stay=60, within=named(name)))
             assert job.got_memory()
         eventually(lambda: len(variables(out, "SENTINEL_EVENT_NAME")) == count + 1)
     seen = [json.loads(text) for text in variables(out, "SENTINEL_EVENT_PROCESSES")]

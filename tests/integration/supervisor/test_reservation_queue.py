@@ -84,7 +84,7 @@ def test_an_ended_request_is_said_to_be_over(daemon: Daemon) -> None:
         eventually(lambda: len(queued(daemon)) == 1)
         (request,) = daemon.client.queue()
         ended = daemon.run("reserve", "--cancel", request.id)
-    assert ended == f"request {request.id} is over\n"
+    assert ended == f"request {request.id} has ended\n"
 
 
 def test_a_wait_that_is_too_short_says_what_it_waited_for(daemon: Daemon) -> None:

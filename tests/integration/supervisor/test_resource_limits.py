@@ -60,6 +60,7 @@ def of_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
         if done.returncode:
             pytest.skip("another user cannot import this installation")
         monkeypatch.chdir(folder)
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
         yield host
 
 
