@@ -85,11 +85,13 @@ def report_error(error: SentinelError, arguments: Sequence[str]) -> int:
     return _report(error_fields(error), str(error), arguments)
 
 
-def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
-    """Report wrong usage and return the exit code."""
+def report_usage(
+    error: click.ClickException, arguments: Sequence[str], program: click.Group
+) -> int:
+    """Report wrong usage of the program and return the exit code."""
     context = getattr(error, "ctx", None)  # a usage error has its command
     if isinstance(error, click.BadOptionUsage) and context is None:  # but for this one
-        context = error.ctx = _context_of(arguments)
+        context = error.ctx = _context_of(arguments, program)
     path = context.command_path if context else "sentinel"
     code = int(ExitCode.USAGE)
     what, allowed = _explain(error)
@@ -108,11 +110,9 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     return _report(fields, text, arguments)
 
 
-def _context_of(arguments: Sequence[str]) -> click.Context:
+def _context_of(arguments: Sequence[str], program: click.Group) -> click.Context:
     """Find the command that a command line names."""
-    from sentinel.cli.main import sentinel_command  # imports this module
-
-    context = click.Context(sentinel_command, info_name="sentinel")
+    context = click.Context(program, info_name="sentinel")
     words = ["run"] if not arguments or arguments[0].startswith("-") else arguments
     for word in words:
         command = context.command
@@ -176,8 +176,8 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
             return _unknown_option(error.option_name, context)
         case click.BadOptionUsage(ctx=click.Context() as context):
             return _wrong_value(error.option_name, context), []
-        case click.UsageError(ctx=click.Context(info_name="run")):
-            return _words_of_run(error.format_message()), []
+        case click.UsageError(ctx=click.Context(info_name="run") as context):
+            return _words_of_run(error.format_message(), context.find_root()), []
         case click.UsageError(ctx=click.Context(command=click.Group() as group) as context):
             if error.message.startswith(_NO_COMMAND):
                 commands = {
@@ -197,12 +197,11 @@ def _wrong_value(name: str, context: click.Context) -> str:
     return f"{name} takes no value"
 
 
-def _words_of_run(message: str) -> str:
+def _words_of_run(message: str, program: click.Context) -> str:
     """Return the message for wrong usage of `run`, to which options before a command belong."""
-    from sentinel.cli.main import COMMANDS  # imports this module
-
     (word, *more) = _extra(message) or ["", ""]
-    if not more and word in COMMANDS:
+    group = program.command
+    if not more and isinstance(group, click.Group) and word in group.list_commands(program):
         return f"options before the command {word} are of `sentinel run`: put them after it"
     return message
 

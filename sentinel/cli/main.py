@@ -279,7 +279,7 @@ def _run(arguments: list[str]) -> int:
     except SentinelError as error:
         return failures.report_error(error, arguments)
     except click.ClickException as error:
-        return failures.report_usage(error, arguments)
+        return failures.report_usage(error, arguments, sentinel_command)
     except click.exceptions.Abort:
         return int(ExitCode.INTERRUPTED)
     except _ReaderGoneError:
