@@ -192,9 +192,16 @@ class Run:
     started: datetime
     duration_s: float
     simulated: bool
+    #: The hash of each file that the report was built from.
+    sha256: Mapping[str, str]
     #: None are known of a report before version 1.5.
     confirmed_faulty: ConfirmedFaulty = ConfirmedFaulty()
     expectation: RecordedExpectation | None = None
+
+    @property
+    def record(self) -> str | None:
+        """The hash of its events, which no other run has; None if it has none."""
+        return self.sha256.get("events.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
