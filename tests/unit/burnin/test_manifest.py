@@ -147,8 +147,10 @@ CHANGES = [changed, report_changed, removed, added, linked, no_manifest, broken_
 
 
 def test_a_folder_as_its_manifest_says_is_consistent(folder: RunFolder, cli: CommandLine) -> None:
+    header = json.loads(folder.header.read_text())
+    run = f"run {header['id']} of node-7, begun {header['started']}"
     out = cli("report", "--verify", str(folder.path)).out
-    assert out.startswith("consistent, not authentic")
+    assert out.startswith(f"{run}: consistent, not authentic")
     assert "PASS  node-7" in out
     json.loads(cli("report", "--verify", str(folder.path), "--json").out)
 
