@@ -174,6 +174,11 @@ def test_a_stored_report_that_was_changed_is_not_believed(
     assert expected in cli(*words, code=ExitCode.INCOMPLETE).err
     folder.manifest.unlink()
     assert cli(*words).out.startswith("WARN")
+    folder.report.write_text(
+        json.dumps(json.loads(folder.report.read_text()) | {"schema_version": "1.6"})
+    )
+    how = f"To judge its run again: sentinel report {folder.path}"
+    assert how in cli(*words, code=ExitCode.USAGE).err
 
 
 def test_a_verdict_that_fails_does_so_when_it_is_verified(tmp_path: Path, cli: CommandLine) -> None:
