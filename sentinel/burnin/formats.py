@@ -6,6 +6,7 @@ The layout of the page is ``web/templates/burnin.html``.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -271,7 +272,8 @@ def stored_report(folder: RunFolder) -> Report:
     check_report(folder)
     report = read_object(folder.report)
     if report.get("schema_version") != SCHEMA_VERSION:
-        raise ConfigError(f"{folder.report}: not version {SCHEMA_VERSION} of the report")
+        how = f"To judge its run again: sentinel report {shlex.quote(str(folder.path))}"
+        raise ConfigError(f"{folder.report}: not version {SCHEMA_VERSION} of the report", how)
     return report
 
 

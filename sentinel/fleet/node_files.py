@@ -26,6 +26,7 @@ from sentinel.config.expectation import Expectation, parse_expectation
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.acceptance import CLOCK_TOLERANCE
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress, read_reasons
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
@@ -232,15 +233,19 @@ def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
         if node.result is None or not others:
             yield node
             continue
-        host, other = node.result.node.hostname, next(iter(others.values()))
         failed = node.result.verdict is Verdict.FAIL
         if _names_itself(node) and (failed or not any(map(_names_itself, others.values()))):
             yield node
-        elif other.result is not None and _identity(other.result) == _identity(node.result):
-            yield replace(node, result=None, missing=f"its report is a copy of that of {host}")
-        else:
-            why = f"its report is of {host}, which {other.name} has reported, too"
-            yield replace(node, result=None, missing=why)
+            continue
+        copies = [
+            other.name
+            for other in others.values()
+            if other.result is not None and other.result.run.record == node.result.run.record
+        ]
+        why = f"its report is of {node.result.node.hostname}, which {min(others)} has reported, too"
+        if copies:
+            why = f"its run was reported as that of {fold_names((node.name, *copies))}"
+        yield replace(node, result=None, missing=why)
 
 
 def _names_itself(node: NodeFile) -> bool:
@@ -251,21 +256,16 @@ def _names_itself(node: NodeFile) -> bool:
 def _origins(result: NodeResult | None) -> set[tuple[object, ...]]:
     """Identify the run and the host of a report: equal ones are of one run or one host.
 
-    A GPU is in one host, whatever names the host has. Simulated GPUs are the same on every host,
-    and one machine may be several hosts with simulated GPUs, by name spaces.
+    A record is of one run, and a GPU in one host, whatever names the host has. Simulated GPUs are
+    the same on every host, and one machine may be several hosts with simulated GPUs, by name
+    spaces.
     """
     if result is None:
         return set()
+    found: set[tuple[object, ...]] = {("record", result.run.record)}
     if result.run.simulated:
-        return {_identity(result), (_short(result.node.hostname), result.node.machine_id)}
-    return {_identity(result), *((gpu.uuid,) for gpu in result.gpus)}
-
-
-def _identity(result: NodeResult) -> tuple[object, ...]:
-    """Identify a run of a node; two of one host begin at different times."""
-    uuids = tuple(gpu.uuid for gpu in result.gpus)
-    host, run = result.node, result.run
-    return host.hostname, host.machine_id, run.id, run.started, uuids
+        return {*found, ("host", _short(result.node.hostname), result.node.machine_id)}
+    return {*found, *(("GPU", gpu.uuid) for gpu in result.gpus)}
 
 
 # --- thresholds ------------------------------------------------------------------------------

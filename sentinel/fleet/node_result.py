@@ -77,7 +77,9 @@ _UNKNOWN = GpuCounters()
 #: By the UUID of each GPU of a node, the checks that have judged it.
 _Judged = Mapping[str, frozenset[str]]
 #: The judgement of a check that a report does not have.
-_LACKING = untested("its report does not have it; have its run judged again")
+_LACKING = untested("its report does not have it")
+#: How the run of a node is judged by the rules of the version that is installed there.
+_JUDGE_AGAIN = "to judge its run again, on its node: sentinel report DIR --json --output NODE.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,9 +194,16 @@ class Run:
     started: datetime
     duration_s: float
     simulated: bool
+    #: The hash of each file that the report was built from.
+    sha256: Mapping[str, str]
     #: None are known of a report before version 1.5.
     confirmed_faulty: ConfirmedFaulty = ConfirmedFaulty()
     expectation: RecordedExpectation | None = None
+
+    @property
+    def record(self) -> str | None:
+        """The hash of its events, which no other run has; None if it has none."""
+        return self.sha256.get("events.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +219,8 @@ class Host:
 class NodeResult:
     """What is known of one node."""
 
+    #: Of the report.
+    schema_version: str
     run: Run
     node: Host
     verdict: Verdict
@@ -304,13 +315,19 @@ def _unjudged(gpu: GpuResult, node: NodeResult, judged: _Judged) -> Iterator[str
     results |= {name: CHECKS[name].result(_LACKING) for name in lacking}
     phases = node.run.plan.phases
     twins = (other for other in node.gpus if other.uuid != gpu.uuid and other.model == gpu.model)
-    yield from missing_evidence(
-        results.values(),
-        has_steady=not phases or any(phase.steady for phase in phases),
-        name=gpu.model or "",
-        ecc=gpu.before.ecc,
-        twins=frozenset().union(*(judged[twin.uuid] for twin in twins)),
+    missing = tuple(
+        missing_evidence(
+            results.values(),
+            has_steady=not phases or any(phase.steady for phase in phases),
+            name=gpu.model or "",
+            ecc=gpu.before.ecc,
+            twins=frozenset().union(*(judged[twin.uuid] for twin in twins)),
+        )
     )
+    if any(_LACKING.evidence in text for text in missing):
+        version = node.schema_version
+        yield f"its report, of version {version}, lacks checks of this version; {_JUDGE_AGAIN}"
+    yield from missing
 
 
 def _used(gpu: GpuResult) -> GpuResult:

@@ -110,6 +110,7 @@ class ExampleFleet:
         report: dict[str, Any] = pickle.loads(pickle.dumps(dict(self.template)))  # noqa: S301
         report["node"] |= {"hostname": self.name(number), "machine_id": f"{number:032x}"}
         report["run"]["id"] = self.name(number)
+        report["run"]["sha256"]["events.jsonl"] = f"{number:064x}"
         del report["run"]["confirmed_faulty"]
         if number in self.confirmed:
             known, first = self.confirmed[number]

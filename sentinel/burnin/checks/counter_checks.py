@@ -224,9 +224,10 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
     known = [value for one in evidence.readings for value in [one.power_limit_w] if value]
     limit = min([limit, *known, *filter(None, evidence.samples("power_limit_w"))])
     is_named = "power_limit_w" in evidence.expectation.of(evidence.now.name)
-    lower = default is not None and limit < default * SAME_LIMIT and not is_named
-    text = f"below the default of {default:g} W, so rates and power are lower" if lower else ""
-    return Judgement(status=Status.WARN if lower else Status.PASS, value=limit, evidence=text)
+    if default is None or limit >= default * SAME_LIMIT or is_named:
+        return Judgement(status=Status.PASS, value=limit)
+    why = f"{limit:g} W is below the default of {default:g} W, so rates and power are lower"
+    return Judgement(status=Status.WARN, value=limit, evidence=why)
 
 
 @TABLE.check("daemon.findings")

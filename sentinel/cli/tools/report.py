@@ -15,7 +15,7 @@ from sentinel.burnin.manifest import check_manifest, sign, signer
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run, read_object
 from sentinel.burnin.verdict import Verdict, exit_code
-from sentinel.cli.display.output import color_option
+from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
     address_options,
@@ -135,7 +135,7 @@ def command(
 
 
 def _verified(folder: RunFolder, signers: Path | None) -> str:
-    """Check that a folder is as its manifest says, and say how far that is a proof.
+    """Check that a folder is as its manifest says: of which run, and how far that is a proof.
 
     Raises:
         IncompleteError: It is not, none of the signers has signed it, or its report says less than
@@ -148,7 +148,9 @@ def _verified(folder: RunFolder, signers: Path | None) -> str:
         found = f"says {said}, and what was recorded is {judged.verdict}"
         raise IncompleteError(f"{folder.report} {found}")
     authentic = f"and signed by {name}" if name else "not authentic: --signers says who may sign"
-    return f"consistent, {authentic}"
+    run = report_object(judged)
+    begun, host = run["run"]["started"], run["node"]["hostname"]
+    return printable(f"run {run['run']['id']} of {host}, begun {begun}: consistent, {authentic}")
 
 
 def _said(folder: RunFolder) -> Verdict | None:

@@ -17,6 +17,7 @@ from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.verdict import Verdict
+from sentinel.cli.tools.check import summary_lines
 from sentinel.config.expectation import (
     GPU_FIELDS,
     Expectation,
@@ -157,6 +158,9 @@ def test_serials_and_ports_are_judged_by_the_node(
 def test_a_power_limit_below_the_default_warns_unless_it_is_expected() -> None:
     limited = tuple(replace(gpu, power_limit_w=500.0) for gpu in NODE)
     assert judge(Expectation(), *limited)[0] is Status.WARN
+    report = judge_node(limited, Thresholds())
+    (line, *_) = summary_lines(report, colour=False, width=200)
+    assert "power.limit (500 W is below the default of 700 W" in line
     assert judge(learned(*limited), *limited)[0] is Status.PASS
 
 

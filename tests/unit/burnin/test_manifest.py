@@ -147,8 +147,10 @@ CHANGES = [changed, report_changed, removed, added, linked, no_manifest, broken_
 
 
 def test_a_folder_as_its_manifest_says_is_consistent(folder: RunFolder, cli: CommandLine) -> None:
+    header = json.loads(folder.header.read_text())
+    run = f"run {header['id']} of node-7, begun {header['started']}"
     out = cli("report", "--verify", str(folder.path)).out
-    assert out.startswith("consistent, not authentic")
+    assert out.startswith(f"{run}: consistent, not authentic")
     assert "PASS  node-7" in out
     json.loads(cli("report", "--verify", str(folder.path), "--json").out)
 
@@ -172,6 +174,11 @@ def test_a_stored_report_that_was_changed_is_not_believed(
     assert expected in cli(*words, code=ExitCode.INCOMPLETE).err
     folder.manifest.unlink()
     assert cli(*words).out.startswith("WARN")
+    folder.report.write_text(
+        json.dumps(json.loads(folder.report.read_text()) | {"schema_version": "1.6"})
+    )
+    how = f"To judge its run again: sentinel report {folder.path}"
+    assert how in cli(*words, code=ExitCode.USAGE).err
 
 
 def test_a_verdict_that_fails_does_so_when_it_is_verified(tmp_path: Path, cli: CommandLine) -> None:

@@ -186,6 +186,20 @@ def test_a_report_that_says_pass_has_to_contain_it(
     assert any(reason in text for text in gpu["reasons"])
 
 
+def test_a_report_of_an_earlier_version_says_how_its_run_is_judged_again(
+    fleets: Fleets, cli: CommandLine
+) -> None:
+    report = fleets.report(1) | {"schema_version": "1.6"}
+    for gpu in report["gpus"]:
+        gpu["checks"] = [check for check in gpu["checks"] if check["id"] != "gpu.whole"]
+    folder = fleets.write(run_file=False, reports={1: report})
+    how = "on its node: sentinel report DIR --json --output NODE.json"
+    for form in FORMS:
+        printed = cli("fleet", "report", str(folder.path), f"--{form}", code=3).out
+        assert "its report, of version 1.6, lacks checks of this version" in printed, form
+        assert how in printed, form
+
+
 def test_of_nodes_by_name_each_without_a_report_is_missing(
     fleets: Fleets, cli: CommandLine, tmp_path: Path
 ) -> None:

@@ -121,7 +121,7 @@ def test_a_copy_of_a_report_is_that_of_the_node_that_it_names(fleets: Fleets) ->
     assert words == {
         "node-0000": "",
         NODE: "",
-        "spare": "its report is a copy of that of node-0001",
+        "spare": "its run was reported as that of node-0001,spare",
     }
 
 
@@ -146,6 +146,7 @@ def test_a_host_that_reports_for_two_nodes_is_one_of_them_at_most(
         report["node"]["hostname"] = name
         report["run"] |= {"id": f"run{number}", "started": f"2026-11-23T08:0{number}:00+00:00"}
         report["run"]["simulated"] = simulated
+        report["run"]["sha256"]["events.jsonl"] = f"{number:064x}"
     files = fleets.read(run_file=False, reports=reports)
     assert {node.name: node.missing for node in files.nodes if node.missing} == {
         f"node-000{number}": f"its report is of {name}, which node-000{other} has reported, too"
@@ -154,11 +155,33 @@ def test_a_host_that_reports_for_two_nodes_is_one_of_them_at_most(
     }
 
 
+@pytest.mark.parametrize("verdict", ["PASS", "FAIL"])
+def test_a_run_under_two_names_is_no_proof_of_either(verdict: str, fleets: Fleets) -> None:
+    """The host in a report and the names of its GPUs can be edited; its record cannot be shared."""
+    reports = {1: fleets.report(1, verdicts={1: verdict}), 2: fleets.report(2)}
+    for report in reports.values():
+        report["run"] |= {"simulated": True, "sha256": fleets.report(1)["run"]["sha256"]}
+    fleet = fleets.judged(run_file=False, reports=reports)
+    words = [node.word for node in fleet.nodes]
+    assert words == ["PASS", "MISSING" if verdict == "PASS" else "FAIL", "MISSING", *["PASS"] * 3]
+    assert fleet.nodes[2].missing == "its run was reported as that of node-[0001-0002]"
+    assert fleet.verdict is (Verdict.INCOMPLETE if verdict == "PASS" else Verdict.FAIL)
+
+
+def test_runs_of_one_name_that_begin_at_once_are_of_two_nodes(fleets: Fleets) -> None:
+    """The id of a run is the name of its folder, and its begin is known to the second."""
+    reports = {number: fleets.report(number) for number in (1, 2)}
+    for report in reports.values():
+        report["run"] |= {"simulated": True, "id": "accept"}
+    assert fleets.judged(run_file=False, reports=reports).verdict is Verdict.PASS
+
+
 def test_simulated_gpus_of_two_machines_are_of_two_hosts(fleets: Fleets) -> None:
     reports = {number: fleets.report(1) for number in (1, 2)}
     for number, report in reports.items():
         report["node"] |= {"hostname": "localhost", "machine_id": f"{number:032x}"}
         report["run"]["simulated"] = True
+        report["run"]["sha256"]["events.jsonl"] = f"{number:064x}"
     files = fleets.read(run_file=False, reports=reports)
     assert not any(node.missing for node in files.nodes)
 
