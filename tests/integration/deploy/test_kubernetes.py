@@ -358,6 +358,30 @@ def test_the_requests_are_what_the_doctor_counts_for_eight_gpus(folder: str, kin
     assert int(container["resources"]["requests"]["cpu"]) >= 8 * 0.081 + 0.05, "benchmarks.md"
 
 
+def test_every_pod_with_stressors_asks_for_their_memory_and_has_room_for_nccl() -> None:
+    """A container has 64 MB of shared memory, which NCCL fills between GPUs without P2P."""
+    texts = [file.read_text() for file in DEPLOY.rglob("*.yaml")]
+    pods = [text for text in texts if "{name: NVIDIA_VISIBLE_DEVICES, value: all}" in text]
+    assert len(pods) == len(("daemon", "acceptance", "NVSentinel", "Cluster Readiness Engine"))
+    for text in pods:
+        assert 'requests: {cpu: "1", memory: 8Gi}' in text
+        assert "{name: shm, mountPath: /dev/shm}" in text
+        assert re.search(r"name: shm\b[,\s]+emptyDir: {medium: Memory}", text)
+
+
+@needs_kubectl
+def test_the_overlay_has_a_patch_for_nodes_without_eight_gpus(tmp_path: Path) -> None:
+    """A node.toml with another number than the Job's is wrong usage."""
+    overlay = overlay_with(tmp_path, "acceptance-overlay", "expectation")
+    file = Path(overlay) / "kustomization.yaml"
+    head, found, rest = file.read_text().partition("# patches:\n")
+    assert found
+    file.write_text(head + "patches:\n" + re.sub(r"^# ", "", rest, flags=re.MULTILINE))
+    (container,) = pod_of(overlay, "Job")["containers"]
+    assert container["args"] == ["--level", "standard", "--expect-gpus", "4"]
+    assert "SENTINEL_EXPECT" in str(container["env"])
+
+
 @needs_kubectl
 def test_an_acceptance_ends_and_its_verdict_is_kept_as_long_as_it_is_new() -> None:
     (job,) = objects("acceptance", "Job")
