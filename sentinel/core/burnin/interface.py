@@ -161,6 +161,7 @@ def progress_events(
         why_free = rulings[uuid].reason
         view = _view_of(state, gpu_state, plan, why_free, seen.now)
         fields = {name: getattr(view, name) for name in _PROGRESS}
+        fields["findings"] = gpu_state.findings.total - gpu_state.burnin.findings_before
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
 
