@@ -84,7 +84,7 @@ def load(
     records: dict[str, GpuRecord] = {}
     dropped = parts = count = 0
     for count, row in enumerate(events, start=1):  # noqa: B007 - the number of all
-        event = _parse(row)
+        event = parse(row)
         dropped += event.events if isinstance(event, Dropped) else 0
         parts += isinstance(event, RunStarted)
         _take_row(records, row, event, plan)
@@ -111,7 +111,7 @@ def load(
     return records
 
 
-def _parse(row: Mapping[str, Any]) -> BurninEvent | None:
+def parse(row: Mapping[str, Any]) -> BurninEvent | None:
     """Build the value of an event of the log, or return None for another event.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -48,24 +48,24 @@ NOT_OF_A_RUN = ("api.", "access.", "metrics.", "history.", "notify.", "log.")
 _REPLACED = ("workload", "util.", "power", "duty")
 
 
+@contextmanager
 def record_run(
     request: RunRequest,
     connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
     on_start: Callable[[Client, str], None] = lambda *_: None,
-    judge: Callable[[], None] = lambda: None,
     on_event: Callable[[EventInfo], None] = lambda _: None,
-) -> bool:
+) -> Iterator[bool]:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
     Args:
         request: What to run.
         connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
         on_start: Called with the client and the id of the run, once the daemon has begun.
-        judge: Called once everything is recorded; until its end, the folder counts as recorded.
         on_event: Called with each event of the host and of the GPUs, once it is recorded.
 
-    Returns:
-        Whether no process is stuck in the driver: the interpreter's own exit would wait for it.
+    Yields:
+        Once everything is recorded, whether no process is stuck in the driver: the interpreter's
+        own exit would wait for it. The folder counts as recorded at the end of the block.
 
     Raises:
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
@@ -118,8 +118,7 @@ def record_run(
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         after = at_end.close(lambda: read_counters(simulated))
         complete(folder, after, unread, read_host(simulated))
-        judge()
-    return not (before.stuck or after.stuck)
+        yield not (before.stuck or after.stuck)
 
 
 def _completed(request: RunRequest, before: CountersResult, stack: ExitStack) -> RunRequest:

@@ -113,8 +113,8 @@ def run_trial(
             state=str(temporary),
             simulated=None if request.simulate is None else str(simulation.default_folder()),
         )
-        clean = record_run(run, partial(_daemon, request), watcher.begin, on_event=watcher.take)
-        record = read_run(folder).records[request.gpu.uuid]
+        with record_run(run, partial(_daemon, request), watcher.begin, watcher.take) as clean:
+            record = read_run(folder).records[request.gpu.uuid]
     evidence = TrialEvidence(
         record=record,
         host=watcher.host.result(),

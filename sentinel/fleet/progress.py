@@ -9,9 +9,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.burnin.loading import parse
 from sentinel.errors import ConfigError
 from sentinel.fleet.run_folder import FleetFolder, write_shared
 from sentinel.host.regular_file import read_regular
+from sentinel.protocol.burnin_events import (
+    BurninEvent,
+    Ended,
+    Found,
+    PhaseStarted,
+    Progressed,
+    StatusReported,
+)
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: A larger file is none of ours.
@@ -60,39 +69,46 @@ class _GpuProgress:
     left_s: float | None = None
     temperature_c: float | None = None
     waiting: str | None = None
+    findings: int = 0
     done: bool = False
 
 
 @dataclass
 class ProgressBuilder:
-    """Adds up the events of a node's run."""
+    """Folds the events of a node's run. What one lost event said, the next progress says again."""
 
     _gpus: dict[str, _GpuProgress] = field(default_factory=dict)
     _phases: int = 0
-    _findings: int = 0
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, row: Mapping[str, Any]) -> None:
         """Add one event, as ``events.jsonl`` has it; one of another version may lack fields."""
-        name, uuid = event.get("event"), event.get("gpu")
+        name, uuid = row.get("event"), row.get("gpu")
         if not isinstance(name, str) or not isinstance(uuid, str):
             return
-        if name == "stressor.finding":
-            self._findings += 1
+        try:
+            event = parse(row)
+        except DecodeError:
             return
-        if name == "gpu.status" and uuid in self._gpus:
-            self._gpus[uuid].temperature_c = event.get("temperature_c")
-        if not name.startswith("burnin."):
-            return
-        gpu = self._gpus.setdefault(uuid, _GpuProgress())
-        if name in {"burnin.phase_started", "burnin.progress"}:
-            gpu.phase, gpu.number = event.get("phase"), int(event.get("number", 0))
-            gpu.done, gpu.left_s = False, event.get("left_s")
-            self._phases = int(event.get("phases", 0))
-        if name == "burnin.progress":
-            gpu.waiting = event.get("waiting")
-            gpu.temperature_c = event.get("temperature_c")
-        if name == "burnin.ended":
-            gpu.done, gpu.waiting, gpu.left_s = True, None, 0.0
+        if isinstance(event, PhaseStarted | Progressed | Ended | Found):
+            self._gpus.setdefault(uuid, _GpuProgress())
+        if uuid in self._gpus:
+            self._take_event(self._gpus[uuid], event)
+
+    def _take_event(self, gpu: _GpuProgress, event: BurninEvent | None) -> None:
+        """Add one event of a GPU of the run."""
+        match event:
+            case PhaseStarted() | Progressed():
+                gpu.phase, gpu.number, self._phases = event.phase, event.number, event.phases
+                gpu.done, gpu.left_s = False, event.left_s
+            case Ended():
+                gpu.done, gpu.waiting, gpu.left_s = True, None, 0.0
+            case StatusReported():
+                gpu.temperature_c = event.temperature_c
+            case Found():
+                gpu.findings += 1
+        if isinstance(event, Progressed):
+            gpu.waiting, gpu.temperature_c = event.waiting, event.temperature_c
+            gpu.findings = max(gpu.findings, event.findings)
 
     def progress(self, node: str, state: str, time: datetime, **more: Any) -> NodeProgress:
         """Build the state of the node; ``more`` are further fields."""
@@ -114,7 +130,7 @@ class ProgressBuilder:
                 "gpus": len(gpus),
                 "gpus_done": len(gpus) - len(working),
                 "temperature_c": max(heat, default=None),
-                "findings": self._findings,
+                "findings": sum(gpu.findings for gpu in gpus),
                 "note": waits,
                 **more,
             }

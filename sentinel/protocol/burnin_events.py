@@ -44,6 +44,37 @@ class PhaseStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """How far a GPU is; all of it is cumulative, so the last one says what those before did."""
+
+    name: ClassVar[str] = "burnin.progress"
+    phase: str
+    number: int = 0
+    phases: int = 0
+    left_s: float | None = None
+    #: Why nothing counts at present, or None.
+    waiting: str | None = None
+    #: Of this run so far.
+    findings: int = 0
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReported:
+    """The status of a GPU."""
+
+    name: ClassVar[str] = "gpu.status"
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A stressor has proved that a GPU was wrong."""
+
+    name: ClassVar[str] = "stressor.finding"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Warm:
     """A steady phase begins to count."""
 
@@ -173,6 +204,9 @@ Published = PhaseStarted | Warm | Interrupted | PhaseEnded | Ended
 BurninEvent = (
     RunStarted
     | Published
+    | Progressed
+    | StatusReported
+    | Found
     | StressorStarting
     | Ready
     | StressorFailed

@@ -137,7 +137,7 @@ NOT_COMMANDS = {
     "event: changes": "a reply",
     "clients: command line, Python, web page, Prometheus": "a drawing",
     "judge ────────▶ seam ◀──────── occupier": "a drawing",
-    "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
+    "observe ──▶ react ──▶ kill ──▶ conclude ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
     "after               25 ms              45 ms       75 ms                1 s"
     "                    3 s": "a drawing",

@@ -21,7 +21,7 @@ from typing import IO, Any
 import click
 
 from sentinel.burnin.formats import write_reports
-from sentinel.burnin.report import Judged, judge_run
+from sentinel.burnin.report import judge_run
 from sentinel.burnin.request import RunRequest, decode, encode, plan_of
 from sentinel.burnin.run import cancel_run, record_run
 from sentinel.burnin.run_files import register
@@ -93,17 +93,13 @@ def record() -> int:
         end_with_parent(request.command, signal.SIGTERM)
     for number in _ENDS:
         signal.signal(number, signal.default_int_handler)
-    judged: list[Judged] = []
-
-    def judge() -> None:
-        judged.append(judge_run(request.run_folder, request.thresholds))
-        write_reports(request.run_folder, judged[0])
-
     try:
         if request.simulated is not None and request.simulate is not None:
             simulation.Registry.create(Path(request.simulated), request.simulate)
         begin = partial(_report_start, request, answers)
-        clean = record_run(request, partial(_connected, request), begin, judge)
+        with record_run(request, partial(_connected, request), begin) as clean:
+            run = judge_run(request.run_folder, request.thresholds)
+            write_reports(request.run_folder, run)
     except SentinelError as error:
         told = {"what": error.what, "remedy": error.remedy, "code": error.exit_code}
         with contextlib.suppress(OSError):  # the command has ended
@@ -111,7 +107,6 @@ def record() -> int:
         return int(error.exit_code)
     except (BrokenPipeError, KeyboardInterrupt):  # the command has ended before the run had begun
         return int(ExitCode.INTERRUPTED)
-    (run,) = judged
     unkillable = any(gpu.record.is_unkillable for gpu in run.gpus)
     code = ExitCode.UNKILLABLE if unkillable else exit_code(run.verdict, strict=run.strict)
     return int(leave(code, clean=clean and not run.stuck))

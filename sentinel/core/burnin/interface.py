@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
-from sentinel.core.burnin import groups, phases, progress, run, settings
+from sentinel.core.burnin import commands, groups, phases, progress, settings
 from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.command_result import Accepted
@@ -23,8 +23,8 @@ from sentinel.protocol.views import BurninFields, BurninRunView
 
 #: What applies each command.
 APPLY: Final[Mapping[type[Command], Callable[[State, Any, Observation], Accepted]]] = {
-    StartBurnin: run.start,
-    CancelBurnin: run.cancel,
+    StartBurnin: commands.start,
+    CancelBurnin: commands.cancel,
 }
 
 #: Why settings cannot be changed during a burn-in.
@@ -42,12 +42,12 @@ _PROGRESS = (
 
 def advance(state: State, seen: Observation) -> Step[State]:
     """Count the work of this tick, and report what its stressors have measured."""
-    return phases.advance(state, seen).then(run.report_measurements, seen)
+    return phases.advance(state, seen).then(commands.report_measurements, seen)
 
 
 def settle(state: State, seen: Observation) -> Step[State]:
     """End what a shutdown cuts short, and a burn-in that is done."""
-    return phases.cut_short(state, seen).then(run.settle, seen)
+    return phases.cut_short(state, seen).then(commands.settle, seen)
 
 
 def wait_together(state: State) -> bool:
@@ -161,6 +161,7 @@ def progress_events(
         why_free = rulings[uuid].reason
         view = _view_of(state, gpu_state, plan, why_free, seen.now)
         fields = {name: getattr(view, name) for name in _PROGRESS}
+        fields["findings"] = gpu_state.findings.total - gpu_state.burnin.findings_before
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
 

@@ -16,7 +16,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.config.verified_work import is_done
 from sentinel.core.burnin import progress as burnin_progress
 from sentinel.core.burnin.progress import Burnin
-from sentinel.core.gpu_state import Running
+from sentinel.core.gpu_state import Findings, Running
 from sentinel.core.state import Orders
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.gpu import Telemetry
@@ -223,6 +223,19 @@ def test_fail_fast_ends_the_plan_of_one_gpu() -> None:
     finish(world)
     assert progress_of(world, 0).ended == "an error was found (--fail-fast)"
     assert progress_of(world, 1).ended is None
+
+
+def test_the_progress_repeats_the_findings_of_the_run_alone() -> None:
+    world = running(plan_of(FP64))
+    before = replace(world.gpu_state(), findings=Findings(total=3))
+    begun = replace(before, burnin=Burnin(findings_before=3))
+    world.state = world.state.change_gpus(lambda _: begun)
+    world.run(works_on(world, FP64.workload))
+    world.child().outbox.append(FLIP)
+    world.run_for(1)
+    world.state = replace(world.state, next_status=world.now)
+    world.run_for(1)
+    assert world.events("burnin.progress")[-1].fields["findings"] == 1
 
 
 def test_a_finding_ends_the_plan_with_fail_fast() -> None:

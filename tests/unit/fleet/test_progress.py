@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.fleet.node_files import read_fleet
@@ -42,13 +44,35 @@ def started(gpu: str, number: int) -> dict[str, Any]:
     return event("burnin.phase_started", gpu, phase=f"p{number}", number=number, phases=3)
 
 
+def ended(gpu: str) -> dict[str, Any]:
+    return event("burnin.ended", gpu, reason=None)
+
+
+def progressed(gpu: str, number: int, findings: int) -> dict[str, Any]:
+    known = {"phase": f"p{number}", "number": number, "phases": 3, "findings": findings}
+    return event("burnin.progress", gpu, **known, left_s=9.0 - number, temperature_c=40 + number)
+
+
+#: A GPU, what happens to it, and the number of the phase in which it does.
+STEPS = st.tuples(
+    st.sampled_from(["GPU-a", "GPU-b"]),
+    st.sampled_from(["found", "progress", "ended", "nothing"]),
+    st.integers(1, 3),
+)
+
+
 @pytest.mark.parametrize(
     ("events", "number", "gpus", "done"),
     [
         ([started("GPU-a", 1), started("GPU-b", 1), started("GPU-a", 2)], 1, 2, 0),
         # A GPU that has done all is waited for no more, and a resumed one works again.
-        ([started("GPU-a", 2), started("GPU-b", 1), event("burnin.ended", "GPU-b")], 2, 2, 1),
-        ([started("GPU-a", 2), event("burnin.ended"), started("GPU-a", 2)], 2, 1, 0),
+        (
+            [started("GPU-a", 2), started("GPU-b", 1), ended("GPU-b")],
+            2,
+            2,
+            1,
+        ),
+        ([started("GPU-a", 2), ended("GPU-a"), started("GPU-a", 2)], 2, 1, 0),
     ],
 )
 def test_the_phase_is_that_of_the_gpu_that_is_furthest_behind(
@@ -82,6 +106,31 @@ def test_the_work_that_is_left_is_that_of_the_last_event() -> None:
     earlier = event("burnin.progress", phase="p1", number=1, phases=3, left_s=30.0)
     progress = built(earlier, {**started("GPU-a", 2), "left_s": 5.0})
     assert progress.left_s == 5.0
+
+
+@given(steps=st.lists(STEPS, min_size=1), data=st.data())
+def test_a_lost_event_loses_nothing_that_the_last_progress_repeats(
+    steps: list[tuple[str, str, int]], data: st.DataObject
+) -> None:
+    """Any event of a GPU may be missing that is followed by a report of its progress."""
+    rows: list[dict[str, Any]] = []
+    findings: dict[str, int] = {}
+    for gpu, what, number in steps:
+        rows.append(started(gpu, number))
+        if what == "found":
+            findings[gpu] = findings.get(gpu, 0) + 1
+            rows.append(event("stressor.finding", gpu))
+        if what == "progress":
+            rows.append(progressed(gpu, number, findings.get(gpu, 0)))
+        if what == "ended":
+            rows.append(ended(gpu))
+    rows += [progressed(gpu, 3, findings.get(gpu, 0)) for gpu in {gpu for gpu, *_ in steps}]
+    last = {row["gpu"]: number for number, row in enumerate(rows)}
+    needed = set(last.values())
+    lost = data.draw(st.sets(st.sampled_from(range(len(rows)))).map(lambda found: found - needed))
+    kept = [row for number, row in enumerate(rows) if number not in lost]
+    assert built(*kept) == built(*rows)
+    assert built(*kept).findings == sum(findings.values())
 
 
 @pytest.mark.parametrize(
