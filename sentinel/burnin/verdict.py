@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -233,6 +233,7 @@ def _unknown(record: GpuRecord) -> list[str]:
         found.append("its counters after the run are not known: the run was cut off")
     elif (why := record.after.why_unread) is not None:
         found.append(f"its counters after the run are not known: {why}")
+    found += _read_too_late(record)
     if record.parts > len(record.resumed) + 1:
         found.append("its counters between two parts are not known")
     if record.ended == "" and record.unfinished is None:
@@ -242,6 +243,18 @@ def _unknown(record: GpuRecord) -> list[str]:
     if record.dropped:
         found.append(f"{record.dropped} events or samples are missing, or could not be recorded")
     return found
+
+
+def _read_too_late(record: GpuRecord) -> Iterator[str]:
+    """Describe counters that were not read before and after all phases; a run has one boot."""
+    began = [phase.began for phase in record.phases if phase.began is not None]
+    ended = [phase.ended for phase in record.phases if phase.ended is not None]
+    if record.resumed:
+        return
+    if record.before is not None and began and record.before.at > min(began):
+        yield "its counters before the run were read after its first phase had begun"
+    if record.after is not None and ended and record.after.at < max(ended):
+        yield "its counters after the run were read before its last phase had ended"
 
 
 def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:

@@ -105,6 +105,7 @@ def random_healthy(dice: random.Random, index: int = 0) -> Counters:
         HEALTHY,
         index=index,
         uuid=f"GPU-{index}",
+        pci_bus_id=f"00000000:{index:02X}:00.0",
         name=dice.choice(("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090")),
         at=dice.uniform(0, 1e7),
         persistence=dice.random() < 0.5,
@@ -159,7 +160,11 @@ def later(dice: random.Random, before: Counters, seconds: float) -> Counters:
 
 SECONDS = 3600.0
 PEER = replace(
-    HEALTHY, index=1, uuid="GPU-22222222-0000-0000-0000-000000000000", serial="1650000000002"
+    HEALTHY,
+    index=1,
+    uuid="GPU-22222222-0000-0000-0000-000000000000",
+    serial="1650000000002",
+    pci_bus_id="00000000:0B:00.0",
 )
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
 COPY = Phase(name="copy", workload="elementwise", seconds=10, checked=False)
@@ -295,7 +300,7 @@ class Run:
             copy.stretches = [(0.0, 9.0)]
             copy.reports = [Sample(at=at, values=moved) for at in seconds[:10]]
         first: Any = {"uuid": f"GPU-{index}", "index": index, **self.counters}
-        last: Any = {"at": HEALTHY.at + SECONDS, "energy_j": 2e6, **first, **self.after}
+        last: Any = {"energy_j": 2e6, **first, "at": HEALTHY.at + SECONDS, **self.after}
         first = {**first, **self.before}
         return GpuRecord(
             uuid=f"GPU-{index}",

@@ -397,16 +397,24 @@ def gone(node: RecordedNode, _: Moment) -> None:
     node.counters["known"] = {"GPU-gone": "GPU 8, burned in on 2026-11-20"}
 
 
-def twin_serial(node: RecordedNode, _: Moment) -> None:
-    """Give two GPUs one serial number."""
-    for rows in (node.before, node.after):
-        rows[1]["serial"] = rows[0]["serial"]
+def twins(name: str) -> Apply:
+    """Give two GPUs one serial number or address."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for rows in (node.before, node.after):
+            rows[1][name] = rows[0][name]
+
+    return apply
 
 
-def virtual(node: RecordedNode, _: Moment) -> None:
+def virtual(profile: str) -> Apply:
     """Let all GPUs be virtual ones."""
-    for row in (*node.before, *node.after):
-        row["name"] = "NVIDIA A100-40C"
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in (*node.before, *node.after):
+            row["name"] = f"NVIDIA {profile}"
+
+    return apply
 
 
 def mig(node: RecordedNode, _: Moment) -> None:

@@ -74,7 +74,7 @@ from tests.harness.fault_changes import (
     standing,
     stuck_heat,
     telemetry,
-    twin_serial,
+    twins,
     unchecked_phase,
     unit_wrong,
     unlisted_link,
@@ -85,6 +85,7 @@ from tests.harness.fault_changes import (
 )
 from tests.harness.recorded_node import (
     A100,
+    BEGAN,
     COPY,
     FP16,
     GEFORCE,
@@ -287,11 +288,18 @@ def _memory() -> Iterator[Kind]:
     ):
         yield kind(name, text, standing(**pending), FAIL, "memory.repair_new", source=_ERRORS,
                    moments=(AFTER,))
+        yield kind(f"{name}-gap", f"{text}, between two parts only", standing(**pending), FAIL,
+                   "memory.repair_new", source=_ERRORS, moments=(GAP,))
         yield kind(f"{name}-old", f"{text} since before the run", standing(**pending), WARN,
                    "memory.repair_pending", source=_ERRORS, moments=(BEFORE,))
     yield kind("row-corrected", "a row remapped after correctable errors",
                after(remapped_corrected_total=1), WARN, "memory.remapped_corrected_new",
                source=_ERRORS, moments=(AFTER,))
+    for cause, right in (("uncorrected", FAIL), ("corrected", WARN)):
+        name = f"retired_{cause}_total"
+        yield kind(f"retired-{cause}", f"a page retired after {cause} errors", both(
+            before(**{name: 0}), after(**{name: 0}), standing(**{name: 1})), right,
+            f"memory.retired_{cause}_new", source=f"{_XID}: 63", moments=(AFTER,), model=A100)
     yield kind("banks", "banks without spare rows", after(remap_banks_none=1), WARN,
                "memory.bank_headroom", source=_ERRORS, moments=(AFTER,))
     yield kind("uncorrectable-old", "an uncorrectable error since the driver was loaded",
@@ -399,7 +407,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
                "memory.covered", source=_OWN)
     yield kind("not-read-again", "its counters after the run are those before it",
-               never_read_again, INCOMPLETE, "not judged", source=_OWN, moments=(AFTER,))
+               never_read_again, INCOMPLETE, "had ended", source=_OWN, moments=(AFTER,))
     yield kind("sensor-stuck", "a temperature of 40 or 41 C at any power", stuck_heat, INCOMPLETE,
                "temperature.sensor", source=_FIELD, sizes=(2, 8))
     yield kind("spikes", "95 C in every third reading", some(3, STEADY, temperature_c=95), FAIL,
@@ -597,8 +605,10 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                source=_OWN, moments=(MIDDLE,))
     yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",
                sizes=(1, 2))
-    yield kind("virtual", "it is a virtual GPU", virtual, INCOMPLETE, "virtual",
-               source="NVIDIA, virtual GPU software: a profile is a share of a GPU", model=A100)
+    for profile in ("A100-40C", "A10-2B4", "H100L-1-12CME"):
+        yield kind(f"virtual-{profile}", f"it is a virtual GPU, {profile}", virtual(profile),
+                   INCOMPLETE, "virtual", model=A100,
+                   source="NVIDIA, virtual GPU software: a profile is a share of a GPU")
     yield kind("mig-once", "MIG was on", standing(mig=True), INCOMPLETE, "gpu.whole",
                source="NVML: MIG divides it", moments=ENDS)
     yield kind("moved", "another PCI address after the run", after(
@@ -619,8 +629,31 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                source="NVML: applications clocks setting", sizes=(8,), exempt=True)
     yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,
                "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=ENDS)
-    yield kind("serials", "two GPUs have one serial number", twin_serial, WARN, "node.serials",
-               source=_OWN, of_node=True)
+    yield kind("reflashed", "another InfoROM after the run", after(inforom="G521"), INCOMPLETE,
+               "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("shrunk", "8 GiB less memory after the run", after(memory_total=72 * 2**30),
+               INCOMPLETE, "gpu.identity", source=f"{_XID}: 168", moments=(AFTER,))
+    yield kind("smaller", "8 GiB less memory than its peers", both(
+        before(memory_total=72 * 2**30), after(memory_total=72 * 2**30)), WARN, "memory.size",
+        source=f"{_XID}: 168", sizes=(2, 8))
+    yield kind("same-address", "another form of its PCI address after the run", after(
+        pci_bus_id="0000:01:00.0"), PASS, source="NVML and the kernel print it differently",
+        moments=(AFTER,), exempt=True)
+    for name, value in (("ecc", False), ("mig", True)):
+        yield kind(f"{name}-switched", f"{name.upper()} was switched in the run",
+                   after(**{name: value}), INCOMPLETE, "", source="nvidia-smi: after a reset",
+                   moments=(AFTER,))
+    for name in ("power_brake", "thermal"):
+        yield kind(f"{name}-again", f"its time of {name.replace('_', ' ')} began again",
+                   before(**{f"{name}_throttled_s": 50.0}), INCOMPLETE, "gpu.reset",
+                   source="NVML: since the driver was loaded", moments=(AFTER,))
+    yield kind("before-late", "its counters before the run are read in the run", before(
+        at=BEGAN + 50), INCOMPLETE, "had begun", source=_OWN, moments=(BEFORE,))
+    yield kind("after-early", "its counters after the run are read in the run", after(
+        at=BEGAN + 50), INCOMPLETE, "had ended", source=_OWN, moments=(AFTER,))
+    for name, text in (("serial", "serial number"), ("pci_bus_id", "PCI address")):
+        yield kind(f"twins-{name}", f"two GPUs have one {text}", twins(name), WARN, "node.serials",
+                   source=_OWN, of_node=True)
     yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",
                source="NVIDIA/NVSentinel#684", of_node=True, sizes=(2, 7))
 

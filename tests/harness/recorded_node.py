@@ -182,6 +182,7 @@ class RecordedNode:
             pci_bus_id=f"00000000:{index + 1:02X}:00.0",
             vbios="96.00.74.00.01",
             inforom="G520",
+            memory_total=80 * 2**30,
             persistence=True,
             mig=None if old else False,
             ecc=not old,

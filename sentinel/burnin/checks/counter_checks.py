@@ -19,10 +19,20 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence, judge_sum, read
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import device_of
+from sentinel.units import format_size
 
 TABLE = Table()
 
-_IDENTITY = {"serial": "serial number", "vbios": "VBIOS", "name": "model"}
+#: What never differs between two readings of one card, and what to call it.
+_IDENTITY = {
+    "serial": "serial number",
+    "vbios": "VBIOS",
+    "inforom": "InfoROM",
+    "name": "model",
+    "pci_bus_id": "PCI address",
+    "memory_total": "memory",
+}
 #: What to do for each of the driver's recovery actions.
 _RECOVERY = {
     "drain_and_reset": "RESET_GPU: drain the GPUs connected to it, then reset it.",
@@ -105,22 +115,29 @@ def _gpu_whole(evidence: GpuEvidence, _: Limits) -> Judgement:
     return evidence.worst(judge, "mig")
 
 
-_IDENTITY |= {"pci_bus_id": "PCI address"}
-
-
 @TABLE.check("gpu.identity")
 def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
-    """Compare the serial number, VBIOS, model and address of all readings."""
+    """Compare the serial number, firmware, model, address and memory of all readings."""
     known = [one for one in evidence.readings if one.lost is None]
     for name, what in _IDENTITY.items():
-        values = {getattr(one, name) for one in known}
+        values = {_form(name, getattr(one, name)) for one in known}
         if len(values) > 1:
-            found = " and ".join(sorted(str(value or "not read") for value in values))
-            return untested(f"its {what} was {found}")
+            return untested(f"its {what} was {' and '.join(sorted(values))}")
     now = evidence.now
     if now.serial is None:
         read(now, "vbios")
     return Judgement(status=Status.PASS, value=", ".join(filter(None, (now.serial, now.vbios))))
+
+
+def _form(name: str, value: str | int | None) -> str:
+    """Return a value of the identity in the one form in which it is compared."""
+    if not value:
+        return "not read"
+    if name == "memory_total":
+        return f"{value} bytes"
+    if name == "pci_bus_id" and (device := device_of(str(value))) is not None:
+        return "{:04x}:{:02x}:{:02x}".format(*device)
+    return str(value)
 
 
 @TABLE.check("recovery.action")
@@ -136,6 +153,23 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 
 # --- memory ----------------------------------------------------------------------------------
+
+
+@TABLE.check("memory.size")
+def _memory_size(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """Compare the size of the memory with the largest one of the model."""
+    now = evidence.now
+    own = read(now, "memory_total")
+    others = [
+        one.memory_total
+        for one in evidence.twins
+        if one.uuid != now.uuid and one.ecc == now.ecc and one.memory_total
+    ]
+    if not others:
+        return not_applicable("no other GPU of its model has its size")
+    most = max(others)
+    text = f"{format_size(own)} of {format_size(most)}"
+    return by_limits(min(1.0, own / most), limits, text)
 
 
 @TABLE.check("ecc.mode")

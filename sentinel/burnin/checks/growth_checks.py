@@ -25,7 +25,10 @@ _READINGS = 3
 _SINCE_LOADED = (
     *("energy_j", "pcie_replays_total", "ecc_corrected_total", "ecc_uncorrected_total"),
     *("power_throttled_s", "software_thermal_throttled_s", "hardware_thermal_throttled_s"),
+    *("thermal_throttled_s", "power_brake_throttled_s"),
 )
+#: Modes that only a reset changes.
+_MODES = {"ecc": "ECC", "mig": "MIG"}
 
 
 @TABLE.rule("grown")
@@ -92,7 +95,10 @@ def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement
 
 @TABLE.check("gpu.reset")
 def _gpu_reset(evidence: GrowthEvidence, _: Limits) -> Judgement:
-    """Judge whether a counter of the GPU began again."""
+    """Judge whether a counter of the GPU began again, or a mode changed that needs a reset."""
+    for mode, what in _MODES.items():
+        if {True, False} <= {getattr(one, mode) for one in evidence.readings}:
+            return untested(f"{what} was on and off: {RESET}")
     found = []
     for field in _SINCE_LOADED:
         with suppress(Unjudged):

@@ -47,12 +47,12 @@ def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
 
 @TABLE.check("node.serials")
 def _node_serials(evidence: NodeEvidence, limits: Limits) -> Judgement:
-    """Count the serial numbers that several GPUs have."""
+    """Count the serial numbers and PCI addresses that several GPUs have."""
     serials = [gpu.serial for gpu in evidence.gpus if not _SHARED_BOARD.search(gpu.name)]
-    counts = Counter(filter(None, serials))
+    counts = Counter(filter(None, (*serials, *(gpu.pci_bus_id for gpu in evidence.gpus))))
     if not counts:
-        return not_applicable("no GPU has a serial number of its own")
-    shared = sorted(serial for serial, count in counts.items() if count > 1)
+        return not_applicable("no GPU has a serial number or an address of its own")
+    shared = sorted(value for value, count in counts.items() if count > 1)
     return by_limits(len(shared), limits, ", ".join(shared))
 
 

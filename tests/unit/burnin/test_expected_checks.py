@@ -31,7 +31,14 @@ from tests.harness.example_run import ExampleRun
 PORT = Port(name="mlx5_0/1", state="ACTIVE", rate="400 Gb/sec (4X NDR)", layer="InfiniBand")
 LINKS = tuple(NvLink(link=link, active=True, speed_mbps=26562) for link in range(18))
 NODE = tuple(
-    replace(HEALTHY, uuid=f"GPU-{index}", index=index, serial=str(index), nvlinks=LINKS)
+    replace(
+        HEALTHY,
+        uuid=f"GPU-{index}",
+        index=index,
+        serial=str(index),
+        pci_bus_id=f"00000000:{index:02X}:00.0",
+        nvlinks=LINKS,
+    )
     for index in range(8)
 )
 HOST = HostCounters(ports=(PORT,))

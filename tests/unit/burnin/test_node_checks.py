@@ -17,7 +17,7 @@ from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import READ_FIELDS, Counters
 from tests.harness.check_evidence import HEALTHY
 
-SECOND = replace(HEALTHY, index=1, uuid="GPU-2", serial="2")
+SECOND = replace(HEALTHY, index=1, uuid="GPU-2", serial="2", pci_bus_id="00000000:02:00.0")
 BLIND = Counters(uuid="", index=2, name="", at=0.0).unread("no permission\nat | all")
 
 

@@ -10,7 +10,7 @@ from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.node_report import MOMENT, judge_node
 from sentinel.burnin.checks.required_readings import REQUIRED, Group, unread
 from sentinel.protocol.counters import READ_FIELDS, Counters
-from tests.harness.check_evidence import HEALTHY
+from tests.harness.check_evidence import HEALTHY, PEER
 
 GROUPS = pytest.mark.parametrize("group", REQUIRED, ids=lambda group: group.name)
 IDLE = replace(HEALTHY, reasons=("gpu_idle",), sm_clock_mhz=345)
@@ -46,7 +46,7 @@ def test_what_a_model_does_not_have_is_not_required(group: Group) -> None:
 
 @GROUPS
 def test_what_a_twin_has_is_required(group: Group) -> None:
-    gpu, twin = without(fields_of(group), failed=False), replace(HEALTHY, index=1, serial="2")
+    gpu, twin = without(fields_of(group), failed=False), PEER
     found = judge_node([gpu, twin], Thresholds())
     wanted = Status.NOT_TESTED if group.of_model else Status.PASS
     assert [one.status for one in found.gpus] == [wanted, Status.PASS]

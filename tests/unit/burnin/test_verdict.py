@@ -25,13 +25,24 @@ from sentinel.burnin.verdict import (
 from sentinel.config.plan import Plan
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters
-from tests.harness.check_evidence import HEALTHY, STEADY, Run
+from tests.harness import check_evidence
+from tests.harness.check_evidence import HEALTHY, STEADY
 from tests.harness.example_run import RUNS, ExampleRun, report_of
 
 PLAN = Plan(name="test", phases=(STEADY,))
 SCREEN = replace(PLAN, screen=True)
 MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
 LOW_POWER = {"power_w": 300.0}
+
+
+class Run(check_evidence.Run):
+    """A run whose counters were read before its first phase."""
+
+    def record(self, index: int = 0) -> GpuRecord:
+        found = super().record(index)
+        assert found.before is not None
+        found.before = replace(found.before, at=-10.0)
+        return found
 
 
 class Short(Run):
