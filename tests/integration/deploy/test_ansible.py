@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,11 +137,12 @@ def test_check_mode_works_on_a_fresh_host_and_only_on_those_of_the_group(
     name: str, tmp_path: Path
 ) -> None:
     given = {"sentinel_slurm": True, "sentinel_config": CONFIG, "sentinel_service": True}
+    given["sentinel_expectation"] = "gpus = 8"
     done = run_playbook(
         tmp_path, ANSIBLE / name, inventory_of(tmp_path, "node-a"), "--check", **given
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^node-a .* changed=1 ", done.stdout, re.MULTILINE)
+    assert re.search(r"^node-a .* changed=2 ", done.stdout, re.MULTILINE)
     assert "login" not in done.stdout
     assert not (tmp_path / "venv").exists()
     assert not (tmp_path / "root").exists()
@@ -168,10 +170,16 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
 
 
 def accept(
-    folder: Path, fleets: Fleets, *, failed: frozenset[int] = frozenset(), bad: str = ""
+    folder: Path,
+    fleets: Fleets,
+    *,
+    failed: frozenset[int] = frozenset(),
+    bad: str = "",
+    expectation: str = "gpus = 8",
+    **nodes: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run the play of the acceptance on three nodes, of which one may fail its check."""
-    fleet = fleets.example(nodes=3, verdicts=dict.fromkeys(failed, "FAIL"))
+    fleet = fleets.example(nodes=3, **{"verdicts": dict.fromkeys(failed, "FAIL")} | nodes)
     names = [fleet.name(number) for number in range(3)]
     for number, name in enumerate(names):
         node = folder / name
@@ -185,6 +193,7 @@ def accept(
     write_script(folder / "merge", f"export PYTHONPATH={ROOT}\n{EXEC_SENTINEL}")
     here = f"{folder}/{{{{ inventory_hostname }}}}"
     given = {"sentinel_prefix": here, "sentinel_state": here, "sentinel_merge": f"{folder}/merge"}
+    given["sentinel_expectation"] = expectation
     return run_playbook(folder, ANSIBLE / "accept.yml", inventory_of(folder, *names), **given)
 
 
@@ -210,6 +219,22 @@ def test_an_acceptance_fails_with_a_node_that_fails_and_one_that_is_not_burned_i
     assert re.search(r"FAIL .*node-0001", said)
     assert re.search(r"MISSING .*node-0002", said)
     assert (tmp_path / "node-0002" / "commands").read_text().split() == ["check"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ({"short": frozenset(range(3))}, "7 of 8 are there"),
+        ({"verdicts": {1: "WARN"}}, "WARN"),
+        ({"expectation": ""}, "sentinel_expectation is empty"),
+    ],
+)
+def test_no_gpu_is_missing_on_every_node_and_no_warning_is_accepted(
+    nodes: dict[str, Any], said: str, fleets: Fleets, tmp_path: Path
+) -> None:
+    done = accept(tmp_path, fleets, **nodes)
+    assert done.returncode != 0
+    assert said in done.stdout
 
 
 def test_settings_that_are_wrong_are_not_installed(tmp_path: Path) -> None:
