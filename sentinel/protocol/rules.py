@@ -52,6 +52,7 @@ FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "xid": ("an XID of the driver means a hardware fault", {}),
     "recovery": ("the driver demands a reset, a reboot or the like", {}),
     "uncorrectable": ("its memory has uncorrectable errors", {}),
+    "unread": ("its memory errors can no longer be counted", {}),
 }
 _WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
 
