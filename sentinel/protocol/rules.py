@@ -157,6 +157,13 @@ def has_stressor(gpu: GpuFields) -> bool:
     return gpu.stressor in _WITH_STRESSOR
 
 
+def why_unknown(gpu: GpuFields) -> str | None:
+    """Explain why it is not known who uses the GPU, or return None; a pause does not explain it."""
+    if gpu.occupancy != "UNKNOWN":
+        return None
+    return gpu.reason if gpu.reason.startswith("unknown") else "unknown: it cannot be read"
+
+
 def gpu_state(gpu: GpuFields) -> str:
     """Choose the word for the state of a GPU from its fields, as the API has them.
 
