@@ -59,11 +59,22 @@ _PCIE = tuple(
         ("aer.link_down", r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
         (
             "aer.inaccessible",
-            r"(?:Unable to|can't) change power state .{1,40}?(?:device|config space) inaccessible",
+            r"(?:(?:Unable to|can't) change power state .{1,40}?(?:device|config space) inaccessible"
+            r"|not ready \d{1,9}ms after [\w ]{1,40}; giving up)",
         ),
+        ("nvrm.probe_failed", r"probe with driver nvidia failed with error"),
     )
 )
-_PCIE_WORDS = ("AER:", "PCIe Bus Error", "aer_", "DPC:", "pciehp:", "inaccessible")
+_PCIE_WORDS = (
+    "AER:",
+    "PCIe Bus Error",
+    "aer_",
+    "DPC:",
+    "pciehp:",
+    "inaccessible",
+    "; giving up",
+    "probe with",
+)
 
 _NVRM = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
@@ -79,6 +90,7 @@ _NVRM = tuple(
                 r"|\breset (?:is )?(?:now )?required\b|\brequiring os reboot\b"
             ),
         ),
+        ("nvrm.power", r"\bdoes not have the necessary power cables\b"),
         ("nvrm.init", r"\bRmInitAdapter failed|\brm_init_adapter failed"),
         (
             "nvrm.probe_failed",

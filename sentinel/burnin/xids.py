@@ -18,6 +18,8 @@ from sentinel.burnin.kernel_faults import (
 )
 from sentinel.protocol.gpu_names import device_of
 
+#: How the line of an XID begins.
+_XID = "NVRM: Xid"
 #: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``; the address
 #: may be followed by the instance of MIG. An XID counts whatever is where its address should be.
 _LINES = (
@@ -87,14 +89,23 @@ class LogParser:
             at: When it was written, by the monotonic clock.
         """
         for line in text.split("\n"):
-            found = parse_xid(line, at) or self._messages.join(line, at)
+            found = parse_xid(line, at) or _cut_xid(line, at) or self._messages.join(line, at)
             if found is not None:
                 yield found
 
 
+def _cut_xid(line: str, at: float) -> KernelFault | None:
+    """Parse the line of an XID that ends before its number; None if it is no such line."""
+    where = line.find(_XID)
+    if where < 0:
+        return None
+    text = line[where:][:MAX_TEXT].strip()
+    return KernelFault(kind="nvrm.xid", device=find_address(text) or "", at=at, text=text)
+
+
 def parse_xid(line: str, at: float) -> XidEvent | None:
     """Parse one line of the kernel's log; None if it has no XID."""
-    where = line.find("NVRM: Xid")
+    where = line.find(_XID)
     if where < 0:
         return None
     match = next(filter(None, (pattern.match(line, where) for pattern in _LINES)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,6 +24,10 @@ _REMEDIES = {
     "RESET_GPU": "reset the GPU; if it comes back, have the GPU replaced",
     "RESTART_APP": "reset the GPU when its jobs have ended",
 }
+#: What the driver calls a lost GPU that is still on the bus, with the bucket of its remedy.
+_UNUSABLE = {"(reset_required)": "RESET_GPU", "(irq_issue)": "CHECK_MECHANICALS"}
+#: Errors that could be counted before, and could not be for so many seconds, are a fault.
+UNREAD_S = 3.0
 
 
 def with_xid(gpu_state: GpuState, number: int) -> GpuState:
@@ -37,12 +42,15 @@ def with_xid(gpu_state: GpuState, number: int) -> GpuState:
 
 def known(gpu_state: GpuState) -> KnownFaults | None:
     """Return what the next daemon must know of a GPU's faults, or None if there is nothing."""
-    lost = any(fault.kind is FaultKind.LOST for fault in gpu_state.faults)
-    xids = tuple(sorted(gpu_state.fault_xids))
-    if not lost and not xids:
-        return None
-    energy_j = gpu_state.fault_energy_j
-    return KnownFaults(gpu=gpu_state.gpu, lost=lost, xids=xids, energy_j=energy_j)
+    kinds = {fault.kind for fault in gpu_state.faults}
+    before = KnownFaults(
+        gpu=gpu_state.gpu,
+        lost=FaultKind.LOST in kinds,
+        xids=tuple(sorted(gpu_state.fault_xids)),
+        energy_j=gpu_state.fault_energy_j,
+        unread=FaultKind.UNREAD in kinds,
+    )
+    return before if before.lost or before.xids or before.unread else None
 
 
 def describe(before: KnownFaults) -> tuple[GpuFault, ...]:
@@ -62,8 +70,13 @@ def restored(gpu_state: GpuState, before: KnownFaults, *, listed: bool) -> GpuSt
     faults = gpu_state.faults
     if not listed:
         faults = (_lost("the driver lists it no more"),)
-    xids = frozenset(before.xids)
-    return replace(gpu_state, faults=faults, fault_xids=xids, fault_energy_j=before.energy_j)
+    return replace(
+        gpu_state,
+        faults=faults,
+        fault_xids=frozenset(before.xids),
+        fault_energy_j=before.energy_j,
+        counted_at=-math.inf if before.unread else None,
+    )
 
 
 def acknowledged(gpu_state: GpuState) -> GpuState:
@@ -87,7 +100,9 @@ def update(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
     reading = seen.readings.get(gpu_state.gpu.uuid)
     telemetry = reading.telemetry if reading is not None else None
     if _has_restarted(gpu_state, telemetry):
-        gpu_state = _without_xids(gpu_state, 0)
+        gpu_state = replace(_without_xids(gpu_state, 0), counted_at=None)
+    if telemetry is not None and _counts_errors(telemetry):
+        gpu_state = replace(gpu_state, counted_at=telemetry.at)
     before = {fault.kind: fault for fault in gpu_state.faults}
     after = {
         fault.kind: fault for fault in _faults(gpu_state, reading, telemetry or gpu_state.telemetry)
@@ -115,9 +130,15 @@ def _has_restarted(gpu_state: GpuState, after: Telemetry | None) -> bool:
     return any(energy_j is not None and after.energy_j < energy_j for energy_j in counted)
 
 
+def _counts_errors(telemetry: Telemetry) -> bool:
+    """Check whether any counter of memory errors could be read."""
+    return telemetry.ecc_uncorrected_total is not None or telemetry.remap_failed is not None
+
+
 def _lost(why: str) -> GpuFault:
-    text = f"the driver has lost it: {why}"
-    return GpuFault(kind=FaultKind.LOST, text=text, remedy=_REMEDIES["RESTART_BM"])
+    bucket = next((one for code, one in _UNUSABLE.items() if why.endswith(code)), None)
+    text = f"the driver {'cannot use' if bucket else 'has lost'} it: {why}"
+    return GpuFault(kind=FaultKind.LOST, text=text, remedy=_REMEDIES[bucket or "RESTART_BM"])
 
 
 def _faults(
@@ -135,12 +156,23 @@ def _faults(
         buckets = {xid.bucket for xid in xids}
         remedy = next(do for bucket, do in _REMEDIES.items() if bucket in buckets)
         yield GpuFault(kind=FaultKind.XID, text=text, remedy=remedy)
-    if telemetry is None:
-        return
+    if telemetry is not None:
+        yield from _shown(gpu_state, telemetry)
+    counted_at, now = gpu_state.counted_at, 0.0 if telemetry is None else telemetry.at
+    if counted_at is not None and now - counted_at >= UNREAD_S:
+        text, remedy = "its memory errors can no longer be counted", _REMEDIES["RESET_GPU"]
+        yield GpuFault(kind=FaultKind.UNREAD, text=text, remedy=remedy)
+
+
+def _shown(gpu_state: GpuState, telemetry: Telemetry) -> Iterator[GpuFault]:
+    """Yield the faults that counters show."""
     if telemetry.recovery_action not in {None, "none"}:
         action = (telemetry.recovery_action or "").replace("_", " ")
         text = f"the driver demands a recovery: {action}"
         yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=f"do that: {action}")
+    elif telemetry.remap_pending:
+        text = "a faulty row of its memory is in use until a reset"
+        yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=_REMEDIES["RESTART_APP"])
     if telemetry.remap_failed:
         text, remedy = "a faulty row of its memory could not be replaced", "have the GPU replaced"
         yield GpuFault(kind=FaultKind.UNCORRECTABLE, text=text, remedy=remedy)

@@ -417,6 +417,8 @@ class GpuState:
     fault_energy_j: float | None = None
     #: So many uncorrectable memory errors are acknowledged.
     known_uncorrectable: int = 0
+    #: When its memory errors could last be counted, since the last reset; None if not yet.
+    counted_at: float | None = None
     #: By id.
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
     allocations_changed: float = 0.0

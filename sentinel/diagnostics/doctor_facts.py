@@ -55,6 +55,8 @@ class GpuFacts:
     #: Why opens of the node cannot be watched, or None.
     unwatched: str | None = None
     #: All of its memory, in bytes.
+    #: Why the probe of a daemon cannot read it, or None.
+    unread: str | None = None
     memory: Numbers = _NOT_SUPPORTED
     persistence: Numbers = _NOT_SUPPORTED
     compute_mode: Numbers = _NOT_SUPPORTED

@@ -62,7 +62,11 @@ def _can_be_occupied(gpu: GpuFacts) -> bool:
     """Check whether a daemon can read all that it needs to know of a GPU, and may use it."""
     needed = (gpu.memory, gpu.compute)
     modes = (gpu.compute_mode, gpu.mig, gpu.display)
-    read = gpu.lost is None and not any(isinstance(numbers, Unread) for numbers in needed)
+    read = (
+        gpu.lost is None
+        and gpu.unread is None
+        and not any(isinstance(numbers, Unread) for numbers in needed)
+    )
     return read and all(
         numbers.why is None if isinstance(numbers, Unread) else not numbers[0] for numbers in modes
     )
@@ -74,6 +78,9 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
         means = "this GPU is unusable here; later calls were not made"
         do = f"Follow the message; one that does not answer needs a reset or a reboot. {_ELSE}"
         yield problem("answers", gpu.lost, means, do)
+    elif gpu.unread is not None:
+        means = "this GPU is never occupied: a daemon cannot read all that it needs"
+        yield problem("answers", gpu.unread, means, _ELSE)
     elif not facts.driver.simulated:
         yield well("answers", gpu.name or "yes", "no call hung")
     if gpu.node is not None or not silent:

@@ -42,6 +42,8 @@ from sentinel.supervisor.discovery import Options
 #: Version 1 writes "no limit" as the largest multiple of a page.
 _NO_LIMIT = 2**60
 
+_NO_ANSWER = "the driver did not answer in time"
+
 #: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
 _MPS = "nvidia-cuda-mps-"
 
@@ -70,11 +72,32 @@ def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
         cuda=Unread() if cuda is None else (cuda,),
         missing=missing,
     )
-    gpus = (
+    gpus = tuple(
         _gpu(counters, found.access.get(counters.index, GpuAccess(index=counters.index)))
         for counters in found.counters
     )
-    return DriverInspection(driver=driver, gpus=tuple(gpus), stuck=found.stuck)
+    stuck = found.stuck
+    if missing is None and not any(counters.unanswered for counters in found.counters):
+        gpus, survives = _with_readings(gpus)
+        stuck = stuck or survives
+    return DriverInspection(driver=driver, gpus=gpus, stuck=stuck)
+
+
+def _with_readings(gpus: tuple[GpuFacts, ...]) -> tuple[tuple[GpuFacts, ...], bool]:
+    """Have a probe read the GPUs once, as a daemon's does; add why it could not.
+
+    Returns:
+        The GPUs, and whether the probe survived SIGKILL.
+    """
+    try:
+        found, readings, stuck = read_once(Options(config=Config()))
+    except SentinelError:  # the other checks name it
+        return gpus, False
+    faults = {
+        gpu.uuid: _NO_ANSWER if (reading := readings.get(gpu.uuid)) is None else reading.fault
+        for gpu in found.gpus
+    }
+    return tuple(replace(gpu, unread=faults.get(gpu.uuid or "")) for gpu in gpus), stuck
 
 
 def _gpu(counters: Counters, access: GpuAccess) -> GpuFacts:
@@ -289,7 +312,7 @@ def _inspect_own(driver: str) -> DriverInspection:
 
 def _own_gpu(gpu: Gpu, reading: Reading | None) -> GpuFacts:
     """Build the facts about a GPU of a package's driver; without a reading, its calls hang."""
-    why = "the driver did not answer in time" if reading is None else reading.fault
+    why = _NO_ANSWER if reading is None else reading.fault
     pids = None if reading is None or why is not None else reading.processes
     return GpuFacts(
         index=gpu.index,

@@ -21,6 +21,7 @@ from sentinel.fleet.run_folder import FleetFolder, write_shared
 from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
+from sentinel.protocol.rules import why_unknown
 from sentinel.units import format_count
 
 #: How every reason of this project begins.
@@ -227,7 +228,8 @@ def faults(gpus: Sequence[GpuStatus]) -> dict[str, str]:
         if (fault := proven_fault(verdict, plan, gpu.verified)) is not None:
             texts.append(fault)
         if texts:
-            found[gpu.uuid] = f"{', '.join(texts)} on GPU {gpu.index} ({gpu.uuid})"
+            name = gpu.uuid if gpu.renumbered else f"GPU {gpu.index} ({gpu.uuid})"
+            found[gpu.uuid] = f"{', '.join(texts)} on {name}"
     return found
 
 
@@ -253,8 +255,14 @@ def passed(gpus: Sequence[GpuStatus], since: float = 0.0) -> frozenset[str]:
 def state_of_node(gpus: Sequence[GpuStatus]) -> str:
     """Describe the faults of a node; one whose state is not known is not without a fault."""
     found = faults(gpus)
-    unread = [gpu for gpu in gpus if gpu.uuid not in found and gpu.occupancy == "UNKNOWN"]
-    texts = [*found.values(), *(f"GPU {gpu.index} is unknown: {gpu.reason}" for gpu in unread)]
+    texts = [
+        *found.values(),
+        *(
+            f"{gpu.uuid if gpu.renumbered else f'GPU {gpu.index}'}: {why}"
+            for gpu in gpus
+            if gpu.uuid not in found and (why := why_unknown(gpu)) is not None
+        ),
+    ]
     if good := len(gpus) - len(texts):
         texts.append(f"no fault on {format_count(good, 'GPU')}")
     return "; ".join(texts) or "no GPU"

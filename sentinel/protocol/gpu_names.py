@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 #: An address within a text, for a pattern: it has no groups.
 ADDRESS = (
-    r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])"
+    r"(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?!:?[0-9A-Fa-f])"
     r"(?:\.[0-7](?![0-9A-Fa-f]))?"
 )
 #: One digit of bus or device needs a function behind: ``1:0`` is a MIG device of GPU 1 elsewhere.

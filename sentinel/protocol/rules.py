@@ -52,6 +52,7 @@ FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "xid": ("an XID of the driver means a hardware fault", {}),
     "recovery": ("the driver demands a reset, a reboot or the like", {}),
     "uncorrectable": ("its memory has uncorrectable errors", {}),
+    "unread": ("its memory errors can no longer be counted", {}),
 }
 _WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
 
@@ -154,6 +155,13 @@ def with_time(reason: str, left_s: float | None) -> str:
 def has_stressor(gpu: GpuFields) -> bool:
     """Check whether a stressor is on the GPU, as the API has it."""
     return gpu.stressor in _WITH_STRESSOR
+
+
+def why_unknown(gpu: GpuFields) -> str | None:
+    """Explain why it is not known who uses the GPU, or return None; a pause does not explain it."""
+    if gpu.occupancy != "UNKNOWN":
+        return None
+    return gpu.reason if gpu.reason.startswith("unknown") else "unknown: it cannot be read"
 
 
 def gpu_state(gpu: GpuFields) -> str:

@@ -148,6 +148,8 @@ class FaultKind(StrEnum):
     """The driver demands a reset, a reboot or the like."""
     UNCORRECTABLE = "uncorrectable"
     """Its memory has uncorrectable errors."""
+    UNREAD = "unread"
+    """Its memory errors can no longer be counted."""
 
 
 #: The faults that an acknowledgement ends; the others last as long as their cause.
@@ -176,6 +178,8 @@ class KnownFaults:
     xids: tuple[int, ...] = ()
     #: The GPU's energy when the last of them came, in joules; None if it could not be read.
     energy_j: float | None = None
+    #: Its memory errors could no longer be counted.
+    unread: bool = False
 
 
 #: The share of full speed that each level allows: from the GPU Management System's table of states.

@@ -27,6 +27,8 @@ class Group:
     #: untested, too, and was read.
     counters: tuple[str, ...]
     why: str
+    #: Those of the checks that no other one stands for: an error of their calls is enough.
+    alone: tuple[str, ...] = ()
     #: Whether each GPU of a model has it, if one has.
     of_model: bool = True
 
@@ -38,6 +40,7 @@ REQUIRED = (
         checks=("ecc.uncorrected", "memory.sram_threshold"),
         counters=("ecc_uncorrected", "sram_"),
         why="an uncorrectable error is the most frequent fault of a card",
+        alone=("ecc.uncorrected", "memory.sram_threshold"),
     ),
     Group(
         name="memory repairs",
@@ -47,6 +50,7 @@ REQUIRED = (
         ),
         counters=("remap", "retire", "retirement", "channel_repair", "tpc_repair", "memory_unrep"),
         why="they outlast a reset, and decide on the return of a card",
+        alone=("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
     ),
     Group(
         name="temperature",
@@ -59,6 +63,7 @@ REQUIRED = (
         checks=("clocks.hardware_slowdown", "power.limit"),
         counters=("reasons", "power_limit"),
         why="a slowdown by the hardware is seen nowhere else",
+        alone=("clocks.hardware_slowdown",),
     ),
     Group(
         name="PCIe link",
@@ -78,6 +83,20 @@ REQUIRED = (
         checks=("recovery.action",),
         counters=("recovery_action",),
         why="it is the driver's own demand for a reset",
+    ),
+    Group(
+        name="MIG mode",
+        checks=("gpu.whole",),
+        counters=("mig",),
+        why="the values of a part of a GPU say nothing of the whole",
+        of_model=False,
+    ),
+    Group(
+        name="NVLink fabric",
+        checks=("fabric.state", "fabric.health"),
+        counters=("fabric_",),
+        why="a GPU outside its fabric cannot reach the others",
+        of_model=False,
     ),
 )
 
@@ -100,7 +119,9 @@ def unread_groups(
     for group in REQUIRED:
         known = {statuses[check] for check in group.checks if check in statuses}
         error = next((failed[name] for name in failed if name.startswith(group.counters)), None)
-        if error is not None and known - {Status.NOT_APPLICABLE} == {Status.NOT_TESTED}:
+        judged = known - {Status.NOT_APPLICABLE} != {Status.NOT_TESTED}
+        lacking = any(statuses.get(check) is Status.NOT_TESTED for check in group.alone)
+        if error is not None and (lacking or not judged):
             found[group.name] = error
         elif Status.NOT_APPLICABLE in known and not any(status.has_judged for status in known):
             unjudged[group.name] = "not supported, though another GPU of its model has it"

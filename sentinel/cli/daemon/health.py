@@ -111,7 +111,7 @@ def command(
     VERIFIED is work of which results were checked, under every daemon of this user and in burn-ins
     without one; BURN-IN the last verdict that is known. Works without a daemon, too. Exit code 1 if
     a GPU has wrong results, findings or known faults, or has failed its last burn-in, 3 if a GPU is
-    untested or none is known, else 0.
+    untested, cannot be read by its daemon, or none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
     last burn-in: 1 as above, 3 if one has another verdict or none, is lost or cannot be read.
@@ -243,6 +243,7 @@ def _print_npd(
         if card.burnin is None
         or card.burnin.verdict not in ACCEPTED
         or card.burnin.no_proof is not None
+        or card.lost is not None
         or is_suspect(card)
     ]
     shown = faulty or unproved
@@ -299,6 +300,8 @@ def _lines(cards: Sequence[Card]) -> Iterator[str]:
     for card in cards:
         name = card.uuid if card.index is None else f"GPU {card.index}"
         yield from (f"{name}: {fault.text}: {fault.remedy}" for fault in card.faults)
+        if card.lost is not None and not card.faults:
+            yield printable(f"{name}: {card.lost}")
         if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
             yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:

@@ -25,6 +25,7 @@ from sentinel.cli.daemon.acknowledgement import OwnedGpu
 from sentinel.client import connect
 from sentinel.config.expectation import Expectation
 from sentinel.core.faults import describe
+from sentinel.core.gpu_state import NOT_READ
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
@@ -38,6 +39,7 @@ from sentinel.host.last_verdicts import (
 )
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuProof, GpuStatus
+from sentinel.protocol.rules import why_unknown
 from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
 
@@ -102,7 +104,7 @@ class Card(OwnedGpu):
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
     #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
-    #: the host.
+    #: the host and of a daemon.
     lost: str | None = None
     #: What its daemon knows, or the last one knew.
     faults: tuple[GpuFault, ...] = ()
@@ -167,6 +169,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             verified=gpu.verified or (known.verified if known is not None else None),
             socket=socket,
             seen=known.seen if known is not None else 0.0,
+            lost=_why_unknown(gpu),
         )
     for before in () if present else _stored_faults(state / FAULTS.name):
         last_gpu = before.gpu
@@ -191,6 +194,12 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
     return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
+
+
+def _why_unknown(gpu: GpuStatus) -> str | None:
+    """Explain why a daemon cannot read a GPU, or return None; one that has just begun will."""
+    is_begun = gpu.admin != "RELEASED" and NOT_READ not in gpu.reason
+    return why_unknown(gpu) if is_begun else None
 
 
 def _write_missing_reports(state: Path) -> None:
@@ -280,7 +289,7 @@ def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
         uuid = gpu.uuid or f"lost: {gpu.lost}"
         card = Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
         card = known.get(uuid, card)
-        lost = gpu.lost or unread(gpu)
+        lost = gpu.lost or unread(gpu) or card.lost
         here.append(replace(card, index=gpu.index, serial=gpu.serial, present=True, lost=lost))
     return here
 
@@ -314,7 +323,7 @@ def judge_expectation(
 def why_unmet(card: Card, requirement: Requirement | None) -> str | None:
     """Explain why a GPU was not tested or does not meet a requirement; None if all is well."""
     if requirement is None:
-        return "" if card.untested else None
+        return "" if card.untested or card.lost is not None else None
     return requirement.unmet_by(card)
 
 

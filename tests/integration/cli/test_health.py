@@ -251,6 +251,27 @@ def test_a_gpu_that_is_lost_now_meets_no_requirement(runs: Path, simulated: Simu
     assert "fell off the bus" in done.out
 
 
+def test_a_gpu_that_its_daemon_cannot_read_is_not_called_good(
+    runs: Path, simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        daemon.start(2, "--paused")
+        write_report(daemon.places.state, {simulated.uuid(gpu): "PASS" for gpu in (0, 1)})
+        eventually(lambda: daemon.gpu(1).read_s is not None)
+        assert daemon.run_unchecked("health").code == 0
+        simulated.registry.inject(simulated.uuid(1), "error")
+        eventually(lambda: daemon.gpu(1).occupancy == "UNKNOWN")
+        found = daemon.run_unchecked("health")
+        assert (found.code, "GPU 1: unknown: " in found.out) == (3, True), found.out
+        npd = daemon.run_unchecked("health", "--npd")
+        assert (npd.code, npd.out.startswith("GPU 1 ")) == (2, True), npd.out
+        checked = daemon.run("slurm", "healthcheck")
+        assert re.search(r"GPU 1: unknown: .*; no fault on 1 GPU", checked)
+        daemon.run("pause", "--release")
+        eventually(lambda: daemon.gpu(1).admin == "RELEASED")
+        assert daemon.run_unchecked("health").code == 0, "nothing is read by order"
+
+
 # --- acknowledged results --------------------------------------------------------------------
 
 

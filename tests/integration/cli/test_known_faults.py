@@ -29,6 +29,12 @@ PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
         lambda host: host.registry.inject_figures(host.uuid(1), {"ecc_uncorrected_total": 2}),
         "2 uncorrectable errors of its memory",
     ),
+    FaultKind.UNREAD: (
+        lambda host: host.registry.inject_figures(
+            host.uuid(1), {"ecc_uncorrected_total": None, "remap_failed": None}
+        ),
+        "its memory errors can no longer be counted",
+    ),
 }
 
 
@@ -106,7 +112,11 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
     eventually(lambda: daemon.gpu(1).faults)
     before = daemon.gpu(1).faults
     daemon.run("stop")
-    if kind in {FaultKind.LOST, FaultKind.XID}:  # a daemon finds the others out again
+    if kind in {
+        FaultKind.LOST,
+        FaultKind.XID,
+        FaultKind.UNREAD,
+    }:  # a daemon finds the others out again
         stopped = daemon.run_unchecked("health", "--simulated")
         assert stopped.code == 1
         assert before[0].remedy in stopped.out

@@ -78,6 +78,23 @@ def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
     assert [gpu.lost for gpu in others] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("mps@GPU-1 999", "processes: NVML knows no better"),
+        ("graphics@GPU-1 10", "processes: NVML reports: Timeout"),
+        ("memory_v2@GPU-1 4", "memory: no permission"),
+        ("total@GPU-1 0", "make no sense"),
+        ("graphics@GPU-1 hang", "did not answer in time"),
+    ],
+)
+def test_what_a_daemon_cannot_read_is_known(asked: Any, line: str, why: str) -> None:
+    first, second, third = asked(line).gpus
+    assert (first.unread, third.unread) == (None, None)
+    assert why in (second.unread or "")
+    assert isinstance(second.compute, tuple)
+
+
 def test_an_unsupported_call_has_no_value_and_a_failed_call_has_a_reason(asked: Any) -> None:
     unsupported = ("errors@GPU-0 3", "rows@GPU-0 13", "mps@GPU-0 3", "compute@GPU-0 3", "cuda 13")
     found = asked(*unsupported, "ecc@GPU-0 4", "uncorrected=@GPU-1 2", "uncorrected_ever=@GPU-1 7")

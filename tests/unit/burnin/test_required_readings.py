@@ -60,11 +60,33 @@ def test_a_gpu_that_supports_nothing_is_no_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["temperature_margin_c", "remap_failed", "power_limit_w", "vbios"]
+    "field", ["temperature_margin_c", "remap_banks_low", "power_limit_w", "vbios"]
 )
 def test_one_unreadable_sensor_is_a_pass(field: str) -> None:
     gpu = without([field])
     assert (status(gpu), unread(gpu)) == (Status.PASS, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("ecc_uncorrected_total", "memory errors"),
+        ("sram_threshold_exceeded", "memory errors"),
+        ("remap_failed", "memory repairs"),
+        ("remap_pending", "memory repairs"),
+        ("memory_unrepairable", "memory repairs"),
+        ("reasons", "power and clocks"),
+        ("mig", "MIG mode"),
+        ("fabric_state", "NVLink fabric"),
+    ],
+)
+def test_a_fault_that_nothing_else_shows_must_be_readable(field: str, name: str) -> None:
+    gpu = without([field, "fabric_health"] if field == "fabric_state" else [field])
+    assert (status(gpu), unread(gpu)) == (
+        Status.NOT_TESTED,
+        f"could not be read: {name}: unknown error",
+    )
+    assert status(replace(gpu, failed={})) is Status.PASS
 
 
 def test_an_idle_link_was_read() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.faults import acknowledged, known, restored, update, with_xid
+from sentinel.core.faults import acknowledged, describe, known, restored, update, with_xid
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
@@ -18,16 +18,17 @@ from sentinel.protocol.views import FaultKind
 from sentinel.protocol.xids import XIDS, XidMeaning
 
 GPU = Gpu(uuid="GPU-0", index=0, name="H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
-LOST, XID, RECOVERY, UNCORRECTABLE = FaultKind
+LOST, XID, RECOVERY, UNCORRECTABLE, UNREAD = FaultKind
 
 
-def read(gpu_state: GpuState, *, lost: bool = False, **telemetry: Any) -> Step[GpuState]:
+def read(
+    gpu_state: GpuState, *, lost: bool | str = False, at: float = 1.0, **telemetry: Any
+) -> Step[GpuState]:
     """Apply a reading, and keep its telemetry as the assessment of the health does."""
-    found = None if lost else Telemetry(at=1.0, **telemetry)
-    reading = Reading(
-        uuid="GPU-0", at=1.0, lost=lost, fault="GPU is lost" if lost else None, telemetry=found
-    )
-    step = update(gpu_state, Observation(now=1.0, readings={"GPU-0": reading}), Config())
+    found = None if lost else Telemetry(at=at, **telemetry)
+    why = "GPU is lost" if lost is True else lost or None
+    reading = Reading(uuid="GPU-0", at=at, lost=bool(lost), fault=why, telemetry=found)
+    step = update(gpu_state, Observation(now=at, readings={"GPU-0": reading}), Config())
     return step._replace(state=replace(step.state, telemetry=found or gpu_state.telemetry))
 
 
@@ -47,6 +48,14 @@ def events(step: Step[GpuState]) -> list[tuple[str, object]]:
         ((95, 48), {}, (XID,), "XID 48: .*; XID 95: uncontained memory error", "reset"),
         ((79, 94), {}, (XID,), "XID 79: GPU has fallen off the bus", "reboot"),
         ((), {"recovery_action": "node_reboot"}, (RECOVERY,), "node reboot", "node reboot"),
+        ((), {"remap_pending": True}, (RECOVERY,), "until a reset", "reset the GPU"),
+        (
+            (),
+            {"recovery_action": "node_reboot", "remap_pending": True},
+            (RECOVERY,),
+            "node reboot",
+            "node reboot",
+        ),
         ((), {"ecc_uncorrected_total": 3}, (UNCORRECTABLE,), "3 uncorrectable", "reset"),
         ((), {"remap_failed": True}, (UNCORRECTABLE,), "could not be replaced", "replaced"),
         ((79,), {"lost": True}, (LOST, XID), "GPU is lost", "reboot"),
@@ -85,6 +94,52 @@ def test_a_fault_is_reported_once_and_when_it_is_over() -> None:
     assert events(again) == []
     assert kinds(update(again.state, Observation(now=2.0), Config()).state) == (LOST,), "released"
     assert events(read(again.state)) == [("gpu.fault_over", "lost")]
+
+
+@pytest.mark.parametrize(
+    ("why", "text", "remedy"),
+    [
+        ("the GPU needs a reset (reset_required)", "cannot use it", "reset the GPU"),
+        ("no interrupts (irq_issue)", "cannot use it", "cables"),
+        ("fell off the bus (gpu_is_lost)", "has lost it", "reboot"),
+        ("the GPU is gone (not_found)", "has lost it", "reboot"),
+    ],
+)
+def test_a_lost_gpu_has_the_remedy_of_its_error(why: str, text: str, remedy: str) -> None:
+    (fault,) = read(GpuState(gpu=GPU), lost=why).state.faults
+    assert fault.text == f"the driver {text}: {why}"
+    assert remedy in fault.remedy
+
+
+def test_errors_that_could_be_counted_and_cannot_any_more_are_a_fault() -> None:
+    never = read(read(GpuState(gpu=GPU), at=1.0, temperature_c=40).state, at=99.0)
+    assert kinds(never.state) == (), "a model without these counters"
+    state = read(GpuState(gpu=GPU), at=1.0, ecc_uncorrected_total=0, remap_failed=False).state
+    state = read(state, at=2.0, temperature_c=40).state
+    assert kinds(state) == (), "one reading may fail"
+    assert kinds(read(state, at=4.0, remap_failed=False).state) == (), "another counter answers"
+    step = read(state, at=4.0, temperature_c=40)
+    assert events(step) == [("gpu.fault", "unread")]
+    assert kinds(update(step.state, Observation(now=5.0), Config()).state) == (UNREAD,)
+    assert kinds(acknowledged(step.state)) == (UNREAD,)
+    again = read(step.state, at=6.0, ecc_uncorrected_total=0)
+    assert events(again) == [("gpu.fault_over", "unread")]
+
+
+def test_a_restart_takes_over_that_errors_can_no_longer_be_counted() -> None:
+    state = read(GpuState(gpu=GPU), at=1.0, ecc_uncorrected_total=0).state
+    before = known(read(state, at=9.0).state)
+    assert before is not None
+    assert before.unread
+    assert kinds(replace(GpuState(gpu=GPU), faults=describe(before))) == (UNREAD,)
+    again = restored(GpuState(gpu=GPU), before, listed=True)
+    assert kinds(read(again, at=10.0).state) == (UNREAD,)
+    assert kinds(read(again, at=10.0, remap_failed=False).state) == ()
+
+
+def test_a_reset_may_end_the_counting_of_errors() -> None:
+    state = read(GpuState(gpu=GPU), at=1.0, ecc_uncorrected_total=0, energy_j=1000.0).state
+    assert kinds(read(state, at=60.0, energy_j=1.0).state) == ()
 
 
 def test_an_acknowledgement_ends_what_was_known_and_no_more() -> None:

@@ -135,6 +135,7 @@ PAGE = {"remapped": Unread(), "retiring": (1,)}
         ({"display": (1,)}, "display", "warning", "--yield-to compute"),
         ({"compute": FAILED}, "process list", "problem", "never occupied"),
         ({"memory": FAILED}, "memory", "problem", "never occupied"),
+        ({"unread": "processes: unknown error"}, "answers", "problem", "never occupied"),
         ({"memory": Unread()}, "memory", "problem", "not supported"),
         ({"compute": (4, 5, 4)}, "process list", "ok", "2 computing"),
         ({"mps": (9, 8, 9)}, "MPS list", "warning", "pid 8, 9"),
@@ -312,6 +313,7 @@ def test_the_verdict_is_the_worst_line() -> None:
     [
         ({"memory": Unread()}, "warning", "GPU 1 is never occupied"),
         ({"compute": FAILED}, "warning", "GPU 1 is never occupied"),
+        ({"unread": "processes: unknown error"}, "warning", "GPU 1 is never occupied"),
         ({"compute_mode": (3,)}, "warning", "GPU 1 is never occupied"),
         ({"mig": (1, 1)}, "warning", "would use the others"),
         ({"display": FAILED}, "warning", "GPU 1 is never occupied"),
