@@ -21,6 +21,7 @@ COLUMNS = 800
 _GAP_INTERVALS = 5.0
 #: The reasons for reduced clocks that are heat.
 _HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +146,6 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
 
 
 # --- curves ----------------------------------------------------------------------------------
-
-
-Point = tuple[float, float]
 
 
 def plot(record: GpuRecord, span: Span) -> dict[str, Any] | None:

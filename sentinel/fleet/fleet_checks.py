@@ -49,6 +49,8 @@ _SETTINGS: Mapping[str, str] = {
     "ecc": "ECC",
     "persistence": "persistence mode",
 }
+#: Whether an expectation of a node names a field of a model.
+IsExpected = Callable[[NodeResult, str, str], bool]
 
 
 # --- groups of equal hardware ----------------------------------------------------------------
@@ -216,10 +218,6 @@ class FleetNodeEvidence:
     group: Group
     #: In what it differs from the other nodes, as :func:`unlike_others` says it.
     unlike: Sequence[str] = ()
-
-
-#: Whether an expectation of a node names a field of a model.
-IsExpected = Callable[[NodeResult, str, str], bool]
 
 
 def unlike_others(nodes: Iterable[NodeFile], is_expected: IsExpected) -> dict[str, list[str]]:

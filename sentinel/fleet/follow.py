@@ -36,6 +36,7 @@ MIN_PAUSE_S = 2.0
 #: kept busy by those who only watch.
 _MAX_SHARE = 0.05
 ENGINES = ("slurm", "clush")
+T = TypeVar("T")
 
 
 class NodeState(StrEnum):
@@ -261,8 +262,6 @@ def _some(nodes: Sequence[str]) -> str:
 
 
 # --- from look to look -----------------------------------------------------------------------
-
-T = TypeVar("T")
 
 
 def engine_of(run: FleetRun, folder: FleetFolder) -> Engine:

@@ -48,6 +48,8 @@ _MAX_MAP_REASONS = 6
 
 #: Larger groups only are drawn: fewer points are a table.
 _MIN_POINTS = 4
+#: What each figure is divided by, and its unit.
+_Units = Mapping[str, tuple[float, str]]
 
 
 def text_lines(fleet: FleetVerdict) -> Iterator[str]:
@@ -196,9 +198,6 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
 
 
 # --- the page --------------------------------------------------------------------------------
-
-#: What each figure is divided by, and its unit.
-_Units = Mapping[str, tuple[float, str]]
 
 
 def html_page(fleet: FleetVerdict) -> str:

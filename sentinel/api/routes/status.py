@@ -22,6 +22,12 @@ from sentinel.protocol.problem import Code
 
 state = APIRouter(tags=["status"])
 events = APIRouter(tags=["events"])
+Since = Annotated[int | None, Query(ge=0, description="Start after the event with this id.")]
+DaemonId = Annotated[
+    str | None,
+    Query(max_length=64, description="The daemon of that id, from the stream's comment."),
+]
+LastEventId = Annotated[int | None, Header(ge=0, description="Same as `since`.")]
 
 
 @state.get("/v1/status", responses=problems())
@@ -56,13 +62,6 @@ async def read_metrics(context: ContextDep, request: Request) -> Response:
 
 
 # --- streams of server-sent events ------------------------------------------------------------
-
-Since = Annotated[int | None, Query(ge=0, description="Start after the event with this id.")]
-DaemonId = Annotated[
-    str | None,
-    Query(max_length=64, description="The daemon of that id, from the stream's comment."),
-]
-LastEventId = Annotated[int | None, Header(ge=0, description="Same as `since`.")]
 
 
 class EventStream(StreamingResponse):

@@ -64,6 +64,8 @@ _ORDER = list(Status)
 #: The widths of the first columns, and the maximum width.
 _STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
 _WIDTH = 120
+#: More checks that were not tested are only counted.
+_MOST_NAMED = 3
 
 
 @click.command("check", cls=PluginCommand)
@@ -312,9 +314,6 @@ def _print(report: NodeReport, *, verbose: bool, as_json: bool) -> None:
 
 
 # --- text ------------------------------------------------------------------------------------
-
-#: More checks that were not tested are only counted.
-_MOST_NAMED = 3
 
 
 def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[str]:

@@ -25,6 +25,10 @@ from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
 
+#: The maximum width, and the indent of the lines below a name.
+_MAX_WIDTH = 100
+_INDENT = " " * 4
+
 
 @click.group("goldens")
 def goldens_group() -> None:
@@ -159,11 +163,6 @@ def _conflict(conflict: Conflict) -> dict[str, object]:
         "holds": f"{first.checksum:#x}",
         "holds_at": f"{first.file}:{first.line}",
     }
-
-
-#: The maximum width, and the indent of the lines below a name.
-_MAX_WIDTH = 100
-_INDENT = " " * 4
 
 
 @click.group("workloads", invoke_without_command=True)

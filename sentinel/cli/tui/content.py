@@ -34,6 +34,29 @@ _STATES = (
     "paused",
     "idle",
 )
+#: The width of the names of the graphs, and of the values after them.
+_LABEL, _VALUE = 7, 22
+#: The panels, in the order in which Tab goes through them.
+PANELS = ("processes", "details", "events")
+#: From this width on, all panels are shown, the details beside the others.
+WIDE = 110
+#: How many rows two panels need, and three, one below the other.
+_ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
+#: The least rows of a panel with its title, if it has as many lines.
+_LEAST_ROWS = 6
+#: The unused rows from which on one more panel is shown.
+_LEAST_MORE = 3
+PROCESSES = output.Table(
+    ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
+    flexible=7,
+    right=(0, 1, 3, 4, 5),
+)
+#: Below this width there is no type, and a short user, so that the command has room.
+_NARROW = 76
+_NARROW_PROCESSES = output.Table(
+    (*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right
+)
+_SHORT_USER = 10
 
 
 @dataclass(frozen=True)
@@ -199,10 +222,6 @@ def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Te
     return made
 
 
-#: The width of the names of the graphs, and of the values after them.
-_LABEL, _VALUE = 7, 22
-
-
 def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
     """Return the lines about a GPU.
 
@@ -309,19 +328,6 @@ def _handover(one: Handover) -> str:
     return f"gave   {format_brief(one.ago_s)} ago to a newcomer ({one.evidence}): {took}"
 
 
-#: The panels, in the order in which Tab goes through them.
-PANELS = ("processes", "details", "events")
-
-#: From this width on, all panels are shown, the details beside the others.
-WIDE = 110
-#: How many rows two panels need, and three, one below the other.
-_ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
-#: The least rows of a panel with its title, if it has as many lines.
-_LEAST_ROWS = 6
-#: The unused rows from which on one more panel is shown.
-_LEAST_MORE = 3
-
-
 def shown_panels(
     width: int, rows: int, first: str, lines: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
@@ -362,19 +368,6 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
         given.append(max(1, min(need, left - kept)))
         left -= given[-1]
     return [*given, max(1, left)]
-
-
-PROCESSES = output.Table(
-    ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
-    flexible=7,
-    right=(0, 1, 3, 4, 5),
-)
-#: Below this width there is no type, and a short user, so that the command has room.
-_NARROW = 76
-_NARROW_PROCESSES = output.Table(
-    (*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right
-)
-_SHORT_USER = 10
 
 
 def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int) -> list[str]:

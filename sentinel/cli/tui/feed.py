@@ -18,6 +18,10 @@ from sentinel.host.procfs import read_usage
 
 #: Samples of each GPU, which fill the details of a wide screen.
 MAX_SAMPLES = 240
+#: The pause before the events are requested again after an error.
+RETRY_S = 5.0
+#: The newest events before the first live one that are shown.
+_PAST_EVENTS = 200
 
 
 class Samples:
@@ -86,12 +90,6 @@ class ProcessMeter:
             found[pid] = Usage(share, usage.resident)
         self._last = seen
         return found
-
-
-#: The pause before the events are requested again after an error.
-RETRY_S = 5.0
-#: The newest events before the first live one that are shown.
-_PAST_EVENTS = 200
 
 
 @dataclass(frozen=True)
