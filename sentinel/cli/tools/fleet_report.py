@@ -44,7 +44,7 @@ from sentinel.fleet.node_files import (
     read_run_expectation,
     read_run_thresholds,
 )
-from sentinel.fleet.node_result import Plan
+from sentinel.fleet.node_result import NodePlan
 from sentinel.fleet.progress import record_reasons
 from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_folder import (
@@ -467,7 +467,7 @@ class _Collected:
         now = datetime.now().astimezone()
         since_s = _DEFAULT_SINCE_S if self.since_s is None else self.since_s
         return Acceptance(
-            plan=Plan(name=plan.name, hash=plan.hash),
+            plan=NodePlan(name=plan.name, hash=plan.hash),
             overridden=thresholds.node.overridden(),
             since=now - timedelta(seconds=since_s),
             now=now,

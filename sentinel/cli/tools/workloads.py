@@ -17,7 +17,7 @@ from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_options import Printed, prints, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
-from sentinel.diagnostics.workload_catalog import Listed, list_workloads
+from sentinel.diagnostics.workload_catalog import ListedWorkload, list_workloads
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.host.golden_store import Conflict, Golden, Goldens, locate
@@ -191,7 +191,7 @@ for _command in (trial.try_command, trial.selftest_command, goldens_group):
     command.add_command(_command)
 
 
-def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
+def _page(listed: tuple[ListedWorkload, ...], width: int) -> Iterator[str]:
     """Yield the lines of the list."""
     for workload in listed:
         source = " ".join(filter(None, [workload.package, workload.version])) or "no package"

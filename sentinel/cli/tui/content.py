@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sentinel.cli.display import gpu_table, output
 from sentinel.cli.display.gpu_table import GpuJob
-from sentinel.cli.tui.feed import Samples, Usage, highest
+from sentinel.cli.tui.feed import HostUsage, SampleHistory, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
 from sentinel.protocol.rules import FAULT_STATES, gpu_state
@@ -222,7 +222,7 @@ def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Te
     return made
 
 
-def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
+def detail_lines(gpu: GpuStatus, samples: SampleHistory, width: int) -> list[str]:
     """Return the lines about a GPU.
 
     Args:
@@ -245,7 +245,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
     return [output.cut(output.printable(line), width) for line in lines]
 
 
-def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
+def _graphs(gpu: GpuStatus, samples: SampleHistory, width: int) -> Iterator[str]:
     room = max(10, width - _LABEL - _VALUE)
     hottest = float(temperature_limit_c(gpu) or highest(samples.temperature_c))
     strongest = power_limit_w(gpu) or highest(samples.power_w)
@@ -370,7 +370,7 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
     return [*given, max(1, left)]
 
 
-def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int) -> list[str]:
+def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, HostUsage], width: int) -> list[str]:
     """Return the lines of a table, at most ``width`` columns wide if possible.
 
     Args:
@@ -388,7 +388,7 @@ def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int
     return table.lines(rows, width, colour=False)
 
 
-def _process_row(job: GpuJob, use: Usage | None) -> tuple[str, ...]:
+def _process_row(job: GpuJob, use: HostUsage | None) -> tuple[str, ...]:
     index, pid, user, kind, memory, command = gpu_table.process_row(job)
     share = None if use is None else use.processor_share
     cpu = "" if share is None else f"{share:.0%}"
