@@ -33,6 +33,7 @@ from sentinel.cli.options.setting_options import (
     load_expectation,
     load_thresholds,
     simulate_option,
+    thresholds_option,
 )
 from sentinel.client import connect
 from sentinel.config.expectation import Expectation, expectation_toml
@@ -77,9 +78,7 @@ _MOST_NAMED = 3
 @color_option
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
-@click.option(
-    "--thresholds", "file", metavar="FILE", help="Replace limits by those of this TOML file."
-)
+@thresholds_option()
 @expect_options
 @click.option(
     "--write-expectation",
@@ -98,7 +97,7 @@ def command(
     as_json: bool,
     nagios: bool,
     npd: bool,
-    file: str | None,
+    limits: str | None,
     expect: str | None,
     expect_gpus: int | None,
     target: str | None,
@@ -114,7 +113,7 @@ def command(
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
     """
     _check_usage(gpus, target, (as_json, nagios, npd), simulate)
-    thresholds = load_thresholds(file).node
+    thresholds = load_thresholds(limits).node
     expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False
     try:

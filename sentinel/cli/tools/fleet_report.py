@@ -30,6 +30,7 @@ from sentinel.cli.options.setting_options import (
     expect_options,
     load_expectation,
     load_thresholds,
+    thresholds_option,
 )
 from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -326,12 +327,7 @@ def _fault(node: FleetNode) -> str:
 @click.option("--jsonl", is_flag=True, help="JSON lines, one object for each GPU.")
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
-@click.option(
-    "--thresholds",
-    "limits",
-    metavar="FILE",
-    help="Replace limits by those of this TOML file.  [default: those of the run]",
-)
+@thresholds_option(".  [default: those of the run]")
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
