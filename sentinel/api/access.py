@@ -61,6 +61,12 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
 #: A larger body is read and discarded, up to this size.
 _MAX_DISCARDED_BYTES = 2**20
+#: What a client may do at a level below that of its request.
+_MAY = {
+    Level.NONE: "may not connect",
+    Level.READ: "may only look",
+    Level.OPERATE: "may operate, but not administer",
+}
 
 
 def needed_level(method: str, path: str) -> Level:
@@ -82,14 +88,6 @@ def local_level(peer: Peer, policy: AccessPolicy) -> Level:
     if policy.gid is not None and policy.gid in peer.groups:
         return max(policy.group, policy.users)
     return policy.users
-
-
-#: What a client may do at a level below that of its request.
-_MAY = {
-    Level.NONE: "may not connect",
-    Level.READ: "may only look",
-    Level.OPERATE: "may operate, but not administer",
-}
 
 
 def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:

@@ -93,6 +93,8 @@ _WRONG = {
     "too_short": "has fewer than {min_length} entries",
     "too_long": "has more than {max_length} entries",
 }
+#: For paths with errors of another format: their beginning, and what encodes a detail as JSON.
+Formats = Mapping[str, Callable[[str], bytes]]
 
 
 class RequestModel(BaseModel):
@@ -271,10 +273,6 @@ def problem(
         headers={**closes, **(headers or {})},
         media_type=MEDIA_TYPE,
     )
-
-
-#: For paths with errors of another format: their beginning, and what encodes a detail as JSON.
-Formats = Mapping[str, Callable[[str], bytes]]
 
 
 def install(app: FastAPI, other_formats: Formats) -> None:

@@ -44,6 +44,8 @@ _CODES = {
     Refusal.FORBIDDEN: Code.FORBIDDEN,
     Refusal.ENDING: Code.ENDING,
 }
+#: What is bound to a process: the kind of a grant, or None for the burn-in; and its id.
+Bound = tuple[GrantKind | None, str]
 
 
 class SupervisorLink:
@@ -239,10 +241,6 @@ class Broadcast:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, timeout_s)):
                 await event.wait()
-
-
-#: What is bound to a process: the kind of a grant, or None for the burn-in; and its id.
-Bound = tuple[GrantKind | None, str]
 
 
 def is_alive(holder: Caller) -> bool:

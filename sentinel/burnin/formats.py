@@ -43,6 +43,7 @@ FILES: Mapping[str, str] = {
     "ocp": "ocp.jsonl",
     "json": "report.json",
 }
+Report = Mapping[str, Any]
 
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -239,8 +240,6 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 # --- all formats -----------------------------------------------------------------------------
-
-Report = Mapping[str, Any]
 
 
 def _html(run: Judged, report: Report) -> str:

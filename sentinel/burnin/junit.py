@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from sentinel.burnin.checks.expected_checks import EXPECTED
 from sentinel.burnin.checks.measures import format_value
-from sentinel.burnin.timeline import Outcome, describe_phase, of_phase
+from sentinel.burnin.timeline import PhaseOutcome, describe_phase, of_phase
 
 #: Characters that XML 1.0 does not have, not even escaped.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -137,11 +137,11 @@ def _add_phase(suite: Element, group: str, phase: Mapping[str, Any]) -> None:
     case = add_case(suite, group, phase["phase"], seconds)
     text = describe_phase(phase)
     match of_phase(phase):
-        case Outcome.SKIPPED:
+        case PhaseOutcome.SKIPPED:
             add_result(case, "skipped", text)
-        case Outcome.BROKEN:
+        case PhaseOutcome.BROKEN:
             add_result(case, "error", text, "NotTested")
-        case Outcome.DONE:
+        case PhaseOutcome.DONE:
             SubElement(case, "system-out").text = clean(text)
 
 

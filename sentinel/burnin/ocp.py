@@ -13,13 +13,17 @@ from typing import Any
 
 from sentinel.burnin.checks.measures import format_value, unit_of
 from sentinel.burnin.detection_power import describe_bound
-from sentinel.burnin.timeline import Outcome, describe_phase, of_phase, of_run
+from sentinel.burnin.timeline import PhaseOutcome, describe_phase, of_phase, of_run
 
 Message = dict[str, Any]
 #: The time of a message in seconds since the run began, and the message.
 Timed = tuple[float, Message]
 
-_STATUS = {Outcome.DONE: "COMPLETE", Outcome.SKIPPED: "SKIP", Outcome.BROKEN: "ERROR"}
+_STATUS = {
+    PhaseOutcome.DONE: "COMPLETE",
+    PhaseOutcome.SKIPPED: "SKIP",
+    PhaseOutcome.BROKEN: "ERROR",
+}
 _DIAGNOSIS = {"pass": "PASS", "warn": "PASS", "fail": "FAIL", "not tested": "UNKNOWN"}
 _VERDICT = {"PASS": "PASS", "WARN": "PASS", "FAIL": "FAIL"}
 _SOFTWARE, _DRIVER = "sentinel", "driver"
@@ -115,7 +119,7 @@ def _notes(report: Mapping[str, Any]) -> Iterator[Message]:
 def _end(report: Mapping[str, Any]) -> Message:
     """Build the end: only COMPLETE has a result, since the specification allows no other pair."""
     outcome = of_run(report)
-    result = _VERDICT[report["verdict"]] if outcome is Outcome.DONE else "NOT_APPLICABLE"
+    result = _VERDICT[report["verdict"]] if outcome is PhaseOutcome.DONE else "NOT_APPLICABLE"
     return {"status": _STATUS[outcome], "result": result}
 
 
@@ -178,11 +182,11 @@ def _phase(
     messages.append(_measurement(gpu, "results_checked", phase["checks"], ""))
     messages.append(_measurement(gpu, "results_wrong", phase["errors"], "", most=0))
     text = describe_phase(phase)
-    if outcome is Outcome.BROKEN:
+    if outcome is PhaseOutcome.BROKEN:
         symptom = {"symptom": "phase-not-possible", "message": text, "softwareInfoIds": [_SOFTWARE]}
         messages.append({"error": symptom})
     else:
-        severity = "INFO" if outcome is Outcome.DONE else "WARNING"
+        severity = "INFO" if outcome is PhaseOutcome.DONE else "WARNING"
         messages.append({"log": {"severity": severity, "message": text}})
     for interruption in gpu["interruptions"]:
         if interruption["phase"] == phase["phase"]:

@@ -21,6 +21,7 @@ COLUMNS = 800
 _GAP_INTERVALS = 5.0
 #: The reasons for reduced clocks that are heat.
 _HEAT = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def absences(record: GpuRecord) -> list[Absence]:
 # --- what became of phases -------------------------------------------------------------------
 
 
-class Outcome(Enum):
+class PhaseOutcome(Enum):
     """What became of a phase of a GPU, or of a run."""
 
     #: Everything was done.
@@ -94,25 +95,25 @@ class Outcome(Enum):
     BROKEN = auto()
 
 
-def of_phase(phase: Mapping[str, Any]) -> Outcome:
+def of_phase(phase: Mapping[str, Any]) -> PhaseOutcome:
     """Find what became of a phase of the report; one that is not mandatory is never BROKEN."""
     if phase["complete"]:
-        return Outcome.DONE
+        return PhaseOutcome.DONE
     if phase["not_tested"] and phase["mandatory"]:
-        return Outcome.BROKEN
-    return Outcome.SKIPPED
+        return PhaseOutcome.BROKEN
+    return PhaseOutcome.SKIPPED
 
 
-def of_run(report: Mapping[str, Any]) -> Outcome:
+def of_run(report: Mapping[str, Any]) -> PhaseOutcome:
     """Find what became of a run: DONE if it passed or failed."""
     if report["verdict"] == Verdict.NOT_APPLICABLE:
-        return Outcome.SKIPPED  # a screen proves nothing
+        return PhaseOutcome.SKIPPED  # a screen proves nothing
     if report["verdict"] != Verdict.INCOMPLETE:
-        return Outcome.DONE
+        return PhaseOutcome.DONE
     phases = [phase for gpu in report["gpus"] for phase in gpu["coverage"]]
-    if not phases or any(of_phase(phase) is Outcome.BROKEN for phase in phases):
-        return Outcome.BROKEN
-    return Outcome.SKIPPED
+    if not phases or any(of_phase(phase) is PhaseOutcome.BROKEN for phase in phases):
+        return PhaseOutcome.BROKEN
+    return PhaseOutcome.SKIPPED
 
 
 def describe_phase(phase: Mapping[str, Any]) -> str:
@@ -145,9 +146,6 @@ def memory_heat(phase: Mapping[str, Any]) -> str:
 
 
 # --- curves ----------------------------------------------------------------------------------
-
-
-Point = tuple[float, float]
 
 
 def plot(record: GpuRecord, span: Span) -> dict[str, Any] | None:

@@ -122,6 +122,8 @@ _ELSEWHERE = {
 #: The options of the program itself; all others are those of `run`.
 _OWN_OPTIONS = ("--help", "-h", "--version", "-V")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
+#: The commands whose exit code is a verdict: without a reader, none was given.
+_JUDGING = frozenset({"check", "burnin", "report", "fleet", "health"})
 
 
 def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandError:
@@ -144,10 +146,6 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else "`sentinel --help` lists all"
     return failures.UnknownCommandError(f"{what}; {hint}", tuple(COMMANDS))
-
-
-#: The commands whose exit code is a verdict: without a reader, none was given.
-_JUDGING = frozenset({"check", "burnin", "report", "fleet", "health"})
 
 
 class _ReaderGoneError(Exception):

@@ -24,6 +24,9 @@ _MAX_RETRIES, _RETRY_PAUSE_S, _LASTING_S = 5, 0.5, 30.0
 
 #: The fields that are times, in ISO 8601.
 _TIMES = {"since", "until", "last", "at"}
+T = TypeVar("T")
+#: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
+Gpus = Sequence[str | int] | str | int
 
 
 def find_address(
@@ -59,13 +62,6 @@ def _read_token(file: str | Path | None) -> str | None:
     if not token or not token.isascii() or not token.isprintable():
         raise ConfigError(f"there is no token in {file}")
     return token
-
-
-T = TypeVar("T")
-
-
-#: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
-Gpus = Sequence[str | int] | str | int
 
 
 class Verbs:

@@ -38,6 +38,7 @@ _WATCH_EVERY_S = 1.0
 #: When a place that stays the same is reported again: after as long as the wait so far, in these
 #: bounds.
 _MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
+OnWait = Callable[[api_types.ReservationInfo], object]
 
 
 class HistoryVerbs(Verbs):
@@ -280,9 +281,6 @@ def _size_bytes(size: object) -> int:
         return parse_size(size)
     except ValueError as error:
         raise ConfigError(f"size: {error}") from None
-
-
-OnWait = Callable[[api_types.ReservationInfo], object]
 
 
 class ReservationVerbs(Verbs):

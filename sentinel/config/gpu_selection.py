@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.gpu_names import is_named, parse_address
 from sentinel.units import split_selectors
 
+G = TypeVar("G")
+
 _GPU = "GPU-"
+#: What is added to a GPU in a list of them, by whether it is present.
+_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
 
 #: A number as strtol reads it: after blanks and a sign, and before anything.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
@@ -168,6 +173,21 @@ def _by_uuid(entry: str, gpus: Sequence[Gpu]) -> str | None:
 # --- the command line ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownGpu:
+    """What identifies a GPU that may be missing."""
+
+    uuid: str
+    #: The index that it has, or had last; None if that is not known.
+    index: int | None
+    #: The serial number of the board; None if it has none, or is not known.
+    serial: str | None
+    #: The PCI address that it has, or had last; empty if that is not known.
+    pci_bus_id: str = ""
+    #: Whether a running daemon has it; None if none runs, so that nothing is read.
+    present: bool | None
+
+
 def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return the selected GPUs, in the order of ``gpus``.
 
@@ -183,27 +203,68 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
     """
     if not selectors:
         return gpus
+
+    def match(selector: str) -> Sequence[Gpu]:
+        return gpus if selector.lower() == "all" else _matching(selector, gpus)
+
+    def refuse(what: str) -> NoSuchGpuError:
+        return _no_such_gpu(what, _choices(gpus), ("all", *(gpu.uuid for gpu in gpus)))
+
     chosen: set[str] = set()
-    try:
-        single = split_selectors(selectors)
-    except ValueError as error:
-        raise _no_such_gpu(str(error), gpus) from error
-    for selector in single:
-        matches = gpus if selector.lower() == "all" else _matching(selector, gpus)
-        if not matches:
-            raise _no_such_gpu(f"no GPU matches {selector!r}", gpus)
-        if len(matches) > 1 and matches is not gpus:
-            raise _no_such_gpu(f"{selector!r} matches several GPUs", gpus)
+    for selector, matches in _select(selectors, match, refuse):
         if selector.isdigit() and (now := matches[0].renumbered):
             what = f"GPU {selector} was {matches[0].uuid} when the daemon started; {now}"
-            raise _no_such_gpu(what, gpus)
+            raise refuse(what)
         chosen.update(gpu.uuid for gpu in matches)
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
 
-def _no_such_gpu(what: str, gpus: Sequence[Gpu]) -> NoSuchGpuError:
-    error = NoSuchGpuError(what, _choices(gpus))
-    error.allowed = ("all", *(gpu.uuid for gpu in gpus))
+def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:
+    """Return the UUIDs of the selected GPUs, which may be missing.
+
+    Args:
+        selectors: As for :func:`select_gpus`, without ``all``, and serial numbers. An index or
+            address is that of a present GPU, if one has it: those that were replaced keep what they
+            had.
+        gpus: The GPUs to choose from.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+
+    def match(selector: str) -> Sequence[KnownGpu]:
+        matches = [gpu for gpu in gpus if selector == gpu.serial or is_named(gpu, selector)]
+        return [gpu for gpu in matches if gpu.present] or matches
+
+    def refuse(what: str) -> NoSuchGpuError:
+        return _no_such_gpu(what, _known_choices(gpus), tuple(gpu.uuid for gpu in gpus))
+
+    found = [matches for _, matches in _select(selectors, match, refuse)]
+    return tuple(dict.fromkeys(gpu.uuid for matches in found for gpu in matches))
+
+
+def _select(
+    selectors: Iterable[str],
+    match: Callable[[str], Sequence[G]],
+    refuse: Callable[[str], NoSuchGpuError],
+) -> Iterator[tuple[str, Sequence[G]]]:
+    """Yield each selector with the GPU that it matches; ``all`` may match several."""
+    try:
+        single = split_selectors(selectors)
+    except ValueError as error:
+        raise refuse(str(error)) from error
+    for selector in single:
+        matches = match(selector)
+        if not matches:
+            raise refuse(f"no GPU matches {selector!r}")
+        if len(matches) > 1 and selector.lower() != "all":
+            raise refuse(f"{selector!r} matches several GPUs")
+        yield selector, matches
+
+
+def _no_such_gpu(what: str, choices: str, allowed: tuple[str, ...]) -> NoSuchGpuError:
+    error = NoSuchGpuError(what, choices)
+    error.allowed = allowed
     return error
 
 
@@ -243,3 +304,15 @@ def _choices(gpus: Sequence[Gpu]) -> str:
         for gpu in gpus
     ]
     return "\n".join(["Choose by index, UUID or PCI address, or `all`:", *lines])
+
+
+def _known_choices(gpus: Sequence[KnownGpu]) -> str:
+    """List the possible selectors of GPUs that may be missing, for an error message."""
+    if not gpus:
+        return "No verified work of any GPU is known."
+    lines = [
+        f"  {'?' if gpu.index is None else gpu.index}  {gpu.uuid}"
+        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{_STANDING[gpu.present]}"
+        for gpu in gpus
+    ]
+    return "\n".join(["Choose by index, UUID, PCI address or serial number:", *lines])

@@ -42,6 +42,13 @@ PATTERNS = (
 )
 #: The plan of all phases, and the name of all patterns.
 ALL = "all"
+#: The kind of number that is multiplied; ``auto`` chooses by the GPU.
+GemmDtype = Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"]
+#: Which results are checked: all, one in 16, or none.
+Verify = Literal["full", "sample", "off"]
+#: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
+#: later.
+Sync = Literal["off", "in-phase", "out-of-phase"]
 
 
 class _Required:
@@ -201,13 +208,9 @@ def check_patterns(patterns: str) -> None:
             raise ConfigError(f"memtest: patterns={patterns} has {name!r} in it; {allowed}")
 
 
-#: The kind of number that is multiplied; ``auto`` chooses by the GPU.
-GemmDtype = Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"]
 Size = Annotated[int, check_size]
 #: A day has no time for more.
 Seeds = Annotated[int, _within("seeds", 1, 1000)]
-#: Which results are checked: all, one in 16, or none.
-Verify = Literal["full", "sample", "off"]
 Plan = Annotated[str, check_plan("mixed", PHASES)]
 UnitPlan = Annotated[str, check_plan("units", UNITS)]
 PhaseSeconds = Annotated[float, _within("seconds", 0.1, 3600)]
@@ -220,9 +223,6 @@ Hz = Annotated[float, _within("hz", 0.2, 100)]
 Duty = Annotated[float, _within("duty", 0.1, 0.9)]
 #: The load of each period in milliseconds; 0 goes by the duty.
 Burst = Annotated[float, _within("burst", 0.1, 5, or_zero=True)]
-#: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
-#: later.
-Sync = Literal["off", "in-phase", "out-of-phase"]
 
 #: The options of each built-in workload.
 BUILT_IN: Mapping[str, Mapping[str, Option]] = {

@@ -23,7 +23,7 @@ _LEVELS = tuple(GpuHealth)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class HealthLimits:
     """The limits of the levels, in degrees Celsius and shares of the memory."""
 
     #: OPTIMAL below.
@@ -44,7 +44,7 @@ class Thresholds:
     memory_critical: float
 
 
-def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
+def thresholds(gpu_state: GpuState, config: Config) -> HealthLimits:
     """Return the configured limits, lowered to those that the device declares.
 
     A GPU is CRITICAL above its maximum operating temperature, and overheats above its slowdown
@@ -59,7 +59,7 @@ def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
         config.temp_critical_from if device is None else min(config.temp_critical_from, device)
     )
     normal = min(config.temp_throttled_from, throttle)
-    return Thresholds(
+    return HealthLimits(
         optimal=min(config.temp_normal_from, normal),
         normal=normal,
         throttle=throttle,
@@ -197,7 +197,7 @@ def _next(
     degrees: float | None,
     share: float,
     hardware: GpuHealth,
-    limits: Thresholds,
+    limits: HealthLimits,
     now: float,
     config: Config,
 ) -> HealthState:
@@ -231,7 +231,7 @@ def _next(
 
 
 def _heat(
-    before: HealthState, degrees: float, limits: Thresholds, now: float, config: Config
+    before: HealthState, degrees: float, limits: HealthLimits, now: float, config: Config
 ) -> GpuHealth:
     """Compute the level by temperature: worse at once, better with a margin and a cool-down.
 
@@ -250,7 +250,7 @@ def _heat(
     return min(level(degrees + config.hysteresis), before.heat, key=_rank)
 
 
-def _memory(share: float, limits: Thresholds) -> GpuHealth:
+def _memory(share: float, limits: HealthLimits) -> GpuHealth:
     levels = limits.memory_optimal, limits.memory_normal, limits.memory_critical
     return _LEVELS[_level(share, *levels)]
 
@@ -267,7 +267,7 @@ def _level(value: float, optimal: float, normal: float, throttle: float) -> int:
 
 
 def _overheats(
-    before: HealthState, degrees: float | None, limits: Thresholds, config: Config
+    before: HealthState, degrees: float | None, limits: HealthLimits, config: Config
 ) -> bool:
     """Check whether a GPU is too hot, or was and has not cooled down by the margin."""
     if degrees is None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from sentinel.diagnostics.one_shot import START, Failure, Timeouts, run_past_faults
 from sentinel.probe import one_shot
@@ -19,6 +19,8 @@ from sentinel.protocol.counters import (
     GpuAccess,
     PciInventory,
 )
+
+T = TypeVar("T")
 
 #: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
 _SLOW = {"open", "handle", one_shot.INVENTORY}
@@ -46,34 +48,6 @@ class CountersResult:
     access: Mapping[int, GpuAccess] = field(default_factory=dict)
 
 
-@dataclass
-class _Results:
-    """All messages so far."""
-
-    gpus: dict[int, Counters] = field(default_factory=dict)
-    driver_error: str | None = None
-    pci_devices: tuple[str, ...] | None = None
-    driver: DriverVersion | None = None
-    access: dict[int, GpuAccess] = field(default_factory=dict)
-
-    def take(self, message: _Message) -> bool:
-        """Store a message; return whether it was the last."""
-        match message:
-            case Counters():
-                self.gpus[message.index] = message
-            case DriverFailed():
-                self.driver_error = message.reason
-            case DriverVersion():
-                self.driver = message
-            case GpuAccess():
-                self.access[message.index] = message
-            case PciInventory():
-                self.pci_devices = message.addresses
-            case CountersDone():
-                return True
-        return False
-
-
 def read_counters(
     simulation: Path | None,
     uuids: Collection[str] | None = None,
@@ -89,7 +63,15 @@ def read_counters(
         timeouts: How long calls may take.
         spec: Where the kernel and the driver list the devices.
     """
-    results = _Results()
+    messages: list[_Message] = []
+
+    def take(message: _Message) -> bool:
+        messages.append(message)
+        return isinstance(message, CountersDone)
+
+    def last(kind: type[T]) -> T | None:
+        return next((found for found in reversed(messages) if isinstance(found, kind)), None)
+
     spec = replace(
         spec,
         simulation=None if simulation is None else str(simulation),
@@ -99,25 +81,27 @@ def read_counters(
         one_shot.run_counters,
         lambda skip: replace(spec, skip=skip),
         kinds=get_args(_Message),
-        take=results.take,
-        seen=lambda: results.gpus,
+        take=take,
+        seen=lambda: [found.index for found in messages if isinstance(found, Counters)],
         timeout_s=partial(timeouts.limit_s, _SLOW),
     )
-    driver_error = results.driver_error
+    gpus = {found.index: found for found in messages if isinstance(found, Counters)}
+    failed, inventory = last(DriverFailed), last(PciInventory)
+    driver_error = None if failed is None else failed.reason
     for index, failure in faults.items():
         if index is not None:
-            known = results.gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
+            known = gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
             why = _describe(failure)
-            results.gpus[index] = replace(known, lost=why, unanswered=True, failed={})
+            gpus[index] = replace(known, lost=why, unanswered=True, failed={})
         elif failure.call != one_shot.INVENTORY:
             driver_error = driver_error or _describe(failure)
     return CountersResult(
-        counters=tuple(results.gpus[index] for index in sorted(results.gpus)),
+        counters=tuple(gpus[index] for index in sorted(gpus)),
         driver_error=driver_error,
         stuck=stuck,
-        pci_devices=results.pci_devices,
-        driver=results.driver,
-        access=results.access,
+        pci_devices=None if inventory is None else inventory.addresses,
+        driver=last(DriverVersion),
+        access={found.index: found for found in messages if isinstance(found, GpuAccess)},
     )
 
 

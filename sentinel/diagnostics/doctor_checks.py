@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.diagnostics.doctor_facts import (
+    Diagnosis,
     DriverFacts,
-    Finding,
     Folder,
     HostFacts,
     Unread,
@@ -41,7 +41,7 @@ _SECOND_LISTS, _THIRD_LISTS = (450, 66), (510, 39)
 _NO_GPU = "Or simulate GPUs: add --simulate 2"
 
 
-def judge_host(facts: HostFacts) -> Iterator[Finding]:
+def judge_host(facts: HostFacts) -> Iterator[Diagnosis]:
     """Yield the findings about the host."""
     yield _namespace(facts)
     yield _inotify(facts)
@@ -54,7 +54,7 @@ def judge_host(facts: HostFacts) -> Iterator[Finding]:
     yield _memory(facts)
 
 
-def _namespace(facts: HostFacts) -> Finding:
+def _namespace(facts: HostFacts) -> Diagnosis:
     check = "PID namespace"
     if facts.driver.simulated:
         return well(check, "irrelevant", "simulated GPUs list every process")
@@ -72,7 +72,7 @@ def _namespace(facts: HostFacts) -> Finding:
     return warning(check, facts.hidden, means, do)
 
 
-def _inotify(facts: HostFacts) -> Finding:
+def _inotify(facts: HostFacts) -> Diagnosis:
     if facts.no_inotify is None:
         return well(
             "inotify", "available", "device nodes can be watched: an early hint of newcomers"
@@ -82,7 +82,7 @@ def _inotify(facts: HostFacts) -> Finding:
     return warning("inotify", facts.no_inotify, means, do)
 
 
-def _mps(facts: HostFacts) -> Finding:
+def _mps(facts: HostFacts) -> Diagnosis:
     if facts.driver.simulated:
         return well("MPS", "irrelevant", "simulated GPUs have no MPS")
     if not facts.mps:
@@ -96,7 +96,7 @@ def _mps(facts: HostFacts) -> Finding:
 # --- locks -----------------------------------------------------------------------------------
 
 
-def _folders(facts: HostFacts) -> Finding:
+def _folders(facts: HostFacts) -> Diagnosis:
     check = "record folders"
     usable = [folder for folder in facts.folders if folder.unusable is None]
     found = "; ".join(f"{folder.path} {_describe(folder)}" for folder in facts.folders)
@@ -117,7 +117,7 @@ def _describe(folder: Folder) -> str:
     return "is writable by all users" if folder.shared else "is not writable by all users"
 
 
-def _holders(facts: HostFacts) -> Iterator[Finding]:
+def _holders(facts: HostFacts) -> Iterator[Diagnosis]:
     check = "other sentinels"
     indices = {gpu.uuid: gpu.index for gpu in facts.gpus}
     for held in facts.held:
@@ -137,21 +137,21 @@ def _holders(facts: HostFacts) -> Iterator[Finding]:
 # --- processor time and memory ---------------------------------------------------------------
 
 
-def _niceness(facts: HostFacts) -> Finding:
+def _niceness(facts: HostFacts) -> Diagnosis:
     if facts.nice <= 0:
         return well("niceness", str(facts.nice), "a stressor inherits it and can exit at once")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("niceness", str(facts.nice), means, "Start sentinel without nice.")
 
 
-def _policy(facts: HostFacts) -> Finding:
+def _policy(facts: HostFacts) -> Diagnosis:
     if facts.policy not in {"SCHED_IDLE", "SCHED_BATCH"}:
         return well("scheduling", facts.policy, "a stressor inherits it and can exit at once")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("scheduling", facts.policy, means, "Start sentinel with: chrt --other 0")
 
 
-def _quota(facts: HostFacts) -> Finding:
+def _quota(facts: HostFacts) -> Diagnosis:
     if facts.quota is None:
         return well("CPU quota", "none", "a killed stressor exits as fast as the driver allows")
     found = f"{facts.quota.cpus:.3g} processors, by {facts.quota.where}"
@@ -159,7 +159,7 @@ def _quota(facts: HostFacts) -> Finding:
     return warning("CPU quota", found, means, "Remove the quota (systemd: no CPUQuota=).")
 
 
-def _memory(facts: HostFacts) -> Finding:
+def _memory(facts: HostFacts) -> Diagnosis:
     check = "host memory"
     room = facts.room
     if room is None:
@@ -181,7 +181,7 @@ def _memory(facts: HostFacts) -> Finding:
     return warning(check, found, means, f"Use --max-gpus {fit}, or free host memory.")
 
 
-def judge_software(facts: HostFacts) -> Iterator[Finding]:
+def judge_software(facts: HostFacts) -> Iterator[Diagnosis]:
     """Yield the findings about driver, binding and torch."""
     yield _driver(facts.driver)
     yield from _binding(facts.bindings, facts.driver)
@@ -191,7 +191,7 @@ def judge_software(facts: HostFacts) -> Iterator[Finding]:
 # --- the driver ------------------------------------------------------------------------------
 
 
-def _driver(driver: DriverFacts) -> Finding:
+def _driver(driver: DriverFacts) -> Diagnosis:
     if driver.simulated:
         return well("driver", "simulated GPUs", "no driver is used, and nothing here is real")
     if driver.missing is not None:
@@ -231,7 +231,7 @@ def _cuda_of(driver: DriverFacts) -> Version:
 # --- the binding -----------------------------------------------------------------------------
 
 
-def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
+def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Diagnosis]:
     name = f"nvidia-ml-py {bindings.version}"
     if bindings.rivals or bindings.shadow:
         found = ", ".join(filter(None, [*bindings.rivals, bindings.shadow]))
@@ -253,7 +253,7 @@ def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
     yield _pair(name, version_of(bindings.version), driver)
 
 
-def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
+def _pair(name: str, binding: Version, driver: DriverFacts) -> Diagnosis:
     """Judge whether binding and driver fit."""
     version = version_of(driver.version)
     both = f"{name} with driver {driver.version}"
@@ -277,7 +277,7 @@ def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
 # --- torch -----------------------------------------------------------------------------------
 
 
-def _torch(facts: HostFacts) -> Finding:
+def _torch(facts: HostFacts) -> Diagnosis:
     torch, driver = facts.torch, facts.driver
     install = how_to_install(driver.version, facts.installer, replace=torch is not None)
     if torch is None:
@@ -309,6 +309,6 @@ def _torch(facts: HostFacts) -> Finding:
     return well("torch", found, f"the driver supports CUDA up to {newest}")
 
 
-def diagnose(facts: HostFacts) -> tuple[Finding, ...]:
+def diagnose(facts: HostFacts) -> tuple[Diagnosis, ...]:
     """Run all checks: software first, then the host, then each of its GPUs."""
     return (*judge_software(facts), *judge_host(facts), *judge_gpus(facts))

@@ -150,7 +150,7 @@ class HostFacts:
     room: Room | None = None
 
 
-class Level(StrEnum):
+class DoctorLevel(StrEnum):
     """A warning limits sentinel; a problem stops it or makes it unsafe."""
 
     OK = "ok"
@@ -159,11 +159,11 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """The result of one check."""
 
     check: str
-    level: Level
+    level: DoctorLevel
     #: What was found.
     found: str
     #: What it means for sentinel.
@@ -176,22 +176,24 @@ class Finding:
     index: int | None = None
 
 
-def well(check: str, found: str, means: str) -> Finding:
+def well(check: str, found: str, means: str) -> Diagnosis:
     """Build a finding that needs no action."""
-    return Finding(check=check, level=Level.OK, found=found, means=means)
+    return Diagnosis(check=check, level=DoctorLevel.OK, found=found, means=means)
 
 
-def warning(check: str, found: str, means: str, do: str) -> Finding:
+def warning(check: str, found: str, means: str, do: str) -> Diagnosis:
     """Build a finding for what limits sentinel."""
-    return Finding(check=check, level=Level.WARNING, found=found, means=means, do=do)
+    return Diagnosis(check=check, level=DoctorLevel.WARNING, found=found, means=means, do=do)
 
 
-def problem(check: str, found: str, means: str, do: str) -> Finding:
+def problem(check: str, found: str, means: str, do: str) -> Diagnosis:
     """Build a finding for what stops sentinel, or makes it unsafe."""
-    return Finding(check=check, level=Level.PROBLEM, found=found, means=means, do=do)
+    return Diagnosis(check=check, level=DoctorLevel.PROBLEM, found=found, means=means, do=do)
 
 
-def verdict(findings: Iterable[Finding]) -> Level:
+def verdict(findings: Iterable[Diagnosis]) -> DoctorLevel:
     """Find the worst level of all findings."""
     levels = {finding.level for finding in findings}
-    return next((bad for bad in (Level.PROBLEM, Level.WARNING) if bad in levels), Level.OK)
+    return next(
+        (bad for bad in (DoctorLevel.PROBLEM, DoctorLevel.WARNING) if bad in levels), DoctorLevel.OK
+    )

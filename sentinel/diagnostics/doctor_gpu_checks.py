@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.diagnostics.doctor_facts import (
-    Finding,
+    Diagnosis,
     GpuFacts,
     HostFacts,
     Numbers,
@@ -23,7 +23,7 @@ _ELSE = "See `nvidia-smi -q` and `dmesg`; if it persists, exclude this GPU with 
 _RESET = "Free the GPU and run `nvidia-smi --gpu-reset`, or reboot."
 
 
-def judge_gpus(facts: HostFacts) -> Iterator[Finding]:
+def judge_gpus(facts: HostFacts) -> Iterator[Diagnosis]:
     """Yield the findings about the number of GPUs, and those about each."""
     if facts.driver.missing is None:
         yield _count(facts)
@@ -32,7 +32,7 @@ def judge_gpus(facts: HostFacts) -> Iterator[Finding]:
             yield replace(finding, gpu=gpu.uuid, index=gpu.index)
 
 
-def _count(facts: HostFacts) -> Finding:
+def _count(facts: HostFacts) -> Diagnosis:
     there, usable_gpus = len(facts.gpus), facts.usable_gpus
     if not there:
         means = "sentinel has no GPU to use and would exit with code 4"
@@ -72,7 +72,7 @@ def _can_be_occupied(gpu: GpuFacts) -> bool:
     )
 
 
-def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
+def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Diagnosis]:
     silent = gpu.lost is not None  # then unsupported values mean nothing
     if gpu.lost is not None:
         means = "this GPU is unusable here; later calls were not made"
@@ -99,14 +99,14 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
     yield _repairs(gpu)
 
 
-def _unread(check: str, numbers: Unread, means: str) -> Finding:
+def _unread(check: str, numbers: Unread, means: str) -> Diagnosis:
     """Build the finding for an unknown value: a warning only if a call failed."""
     if numbers.why is None:
         return well(check, _NOT_SUPPORTED, "this GPU or its driver does not support it")
     return warning(check, f"cannot be read: {numbers.why}", means, _ELSE)
 
 
-def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
+def _node(gpu: GpuFacts, facts: HostFacts) -> Diagnosis:
     name = gpu.node or "its device node is unknown"
     means = "a newcomer is noticed later, by its memory"
     if facts.no_inotify is not None:  # reported once, for the host
@@ -120,7 +120,7 @@ def _node(gpu: GpuFacts, facts: HostFacts) -> Finding:
     return well("device node", "watched", means)
 
 
-def _memory(total: Numbers) -> Finding:
+def _memory(total: Numbers) -> Diagnosis:
     if isinstance(total, Unread):
         found = f"cannot be read: {total.why}" if total.why else _NOT_SUPPORTED
         means = "this GPU is never occupied: without figures, no newcomer is seen by its memory"
@@ -128,7 +128,7 @@ def _memory(total: Numbers) -> Finding:
     return well("memory", format_size(total[0]), "its use can be read")
 
 
-def _persistence(mode: Numbers) -> Finding:
+def _persistence(mode: Numbers) -> Diagnosis:
     check = "persistence mode"
     if isinstance(mode, Unread):
         return _unread(check, mode, "each first open of this GPU may cost 1 to 3 s")
@@ -138,7 +138,7 @@ def _persistence(mode: Numbers) -> Finding:
     return warning(check, "off", means, "Enable nvidia-persistenced, or run: nvidia-smi -pm 1")
 
 
-def _compute_mode(mode: Numbers) -> Finding:
+def _compute_mode(mode: Numbers) -> Diagnosis:
     check = "compute mode"
     if isinstance(mode, Unread):
         return _unread(check, mode, "sentinel does not occupy a GPU if this cannot be read")
@@ -149,7 +149,7 @@ def _compute_mode(mode: Numbers) -> Finding:
     return warning(check, name, means, "To occupy it: nvidia-smi -c DEFAULT")
 
 
-def _mig(modes: Numbers) -> Finding:
+def _mig(modes: Numbers) -> Diagnosis:
     if isinstance(modes, Unread):
         return _unread("MIG", modes, "sentinel does not occupy a GPU if this cannot be read")
     now, later = modes[0], modes[-1]
@@ -164,7 +164,7 @@ def _mig(modes: Numbers) -> Finding:
     return well("MIG", "off", "the GPU is whole")
 
 
-def _display(active: Numbers) -> Finding:
+def _display(active: Numbers) -> Diagnosis:
     if isinstance(active, Unread):
         return _unread("display", active, "sentinel does not occupy a GPU if this cannot be read")
     if not active[0]:
@@ -173,7 +173,7 @@ def _display(active: Numbers) -> Finding:
     return warning("display", "attached", means, "To occupy it: --yield-to compute")
 
 
-def _processes(pids: Numbers) -> Finding:
+def _processes(pids: Numbers) -> Diagnosis:
     check = "process list"
     if isinstance(pids, Unread):
         found = f"cannot be read: {pids.why}" if pids.why else _NOT_SUPPORTED
@@ -182,7 +182,7 @@ def _processes(pids: Numbers) -> Finding:
     return well(check, f"{len(set(pids))} computing", "it can be read")
 
 
-def _mps(pids: Numbers) -> Finding:
+def _mps(pids: Numbers) -> Diagnosis:
     check = "MPS list"
     if isinstance(pids, Unread):
         return _unread(check, pids, "clients of an MPS server may be missed")
@@ -196,7 +196,7 @@ def _mps(pids: Numbers) -> Finding:
 # --- memory errors ---------------------------------------------------------------------------
 
 
-def _ecc(modes: Numbers) -> Finding:
+def _ecc(modes: Numbers) -> Diagnosis:
     if isinstance(modes, Unread):
         return _unread("ECC", modes, "it is unknown whether memory errors are detected")
     now, later = bool(modes[0]), bool(modes[-1])
@@ -208,7 +208,7 @@ def _ecc(modes: Numbers) -> Finding:
     return warning("ECC", found, means, "Run: nvidia-smi -e 1, and reset the GPU or reboot.")
 
 
-def _errors(gpu: GpuFacts) -> Finding:
+def _errors(gpu: GpuFacts) -> Diagnosis:
     """Judge uncorrected errors: since the driver was loaded, and over the card's lifetime."""
     check = "ECC errors"
     recent, ever = gpu.volatile, gpu.aggregate
@@ -237,7 +237,7 @@ def _errors(gpu: GpuFacts) -> Finding:
     return well(check, "no uncorrected errors", "neither recent nor over its lifetime")
 
 
-def _repairs(gpu: GpuFacts) -> Finding:
+def _repairs(gpu: GpuFacts) -> Diagnosis:
     """Judge remapped rows, and on older GPUs retired pages."""
     check = "repairs of memory"
     rows, pages = gpu.remapped, gpu.retiring

@@ -40,7 +40,7 @@ TIMEOUTS = Timeouts(opening=120.0, call=30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedWorkload:
     """One registered workload."""
 
     name: str
@@ -55,7 +55,7 @@ class Listed:
     error: str | None = None
 
 
-def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], bool]:
+def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[ListedWorkload, ...], bool]:
     """List every registered workload by name, and whether a process survived SIGKILL."""
     entries = registered()
     wanted = [
@@ -71,13 +71,13 @@ def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], b
     return tuple(listed), stuck
 
 
-def _listed(entry: EntryPoint, info: WorkloadInfo, *, twice: bool) -> Listed:
+def _listed(entry: EntryPoint, info: WorkloadInfo, *, twice: bool) -> ListedWorkload:
     error = info.error
     if is_shadowed(entry):
         error = f"its name is that of a built-in workload; it can be used as {entry.value}"
     elif error is None and twice:
         error = f"its name is registered twice; it can be used as {entry.value}"
-    return Listed(
+    return ListedWorkload(
         name=entry.name,
         place=entry.value,
         package=entry.dist.name if entry.dist else None,

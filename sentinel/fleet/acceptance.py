@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sentinel.burnin.verdict import Verdict
-from sentinel.fleet.node_result import NodeResult, Plan
+from sentinel.fleet.node_result import NodePlan, NodeResult
 
 #: Clocks of hosts differ by less (own).
 CLOCK_TOLERANCE = timedelta(hours=1)
@@ -22,7 +22,7 @@ CLOCK_TOLERANCE = timedelta(hours=1)
 class Acceptance:
     """The plan, the limits and the time that a report must have."""
 
-    plan: Plan
+    plan: NodePlan
     #: What the file of thresholds replaced, as reports have it.
     overridden: Mapping[str, Any] = field(default_factory=dict)
     #: A run that ended before has not passed; None for any.

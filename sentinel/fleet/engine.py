@@ -57,7 +57,7 @@ class TaskState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class NodeTask:
     """The task of one node, as the engine sees it."""
 
     state: TaskState
@@ -101,7 +101,7 @@ class Engine(Protocol):
         """
         ...
 
-    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+    def tasks(self, run: FleetRun) -> Mapping[str, NodeTask]:
         """Query the tasks of all nodes, by node.
 
         Raises:
@@ -217,7 +217,7 @@ class Clush:
         folder.write(submitted)
         return submitted
 
-    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+    def tasks(self, run: FleetRun) -> Mapping[str, NodeTask]:
         """Conclude from clush and the files of the nodes which tasks are over."""
         folder = self.folder
         alive, text = self._is_alive(run), _log_text(folder)
@@ -225,7 +225,9 @@ class Clush:
         said = dict(_SAID.findall(text))  # the last line of each node
         states = {node: _state(folder, node, failed, alive=alive) for node in run.nodes}
         return {
-            node: Task(state=state, reason=said.get(node, "") if state is TaskState.OVER else "")
+            node: NodeTask(
+                state=state, reason=said.get(node, "") if state is TaskState.OVER else ""
+            )
             for node, state in states.items()
         }
 

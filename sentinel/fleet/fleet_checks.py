@@ -49,6 +49,8 @@ _SETTINGS: Mapping[str, str] = {
     "ecc": "ECC",
     "persistence": "persistence mode",
 }
+#: Whether an expectation of a node names a field of a model.
+IsExpected = Callable[[NodeResult, str, str], bool]
 
 
 # --- groups of equal hardware ----------------------------------------------------------------
@@ -109,7 +111,7 @@ COUNTED: Mapping[str, Counted] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class NodeGroup:
     """GPUs of equal hardware, and what is usual among them; None without enough of them."""
 
     #: Counted from 1, the largest first.
@@ -170,7 +172,7 @@ def hardware_of(gpu: GpuResult, result: NodeResult) -> Hardware:
     )
 
 
-def groups_of(nodes: Iterable[NodeFile]) -> tuple[Group, ...]:
+def groups_of(nodes: Iterable[NodeFile]) -> tuple[NodeGroup, ...]:
     """Group all GPUs, the largest group first."""
     found: dict[Hardware, list[Member]] = {}
     for node in nodes:
@@ -180,7 +182,7 @@ def groups_of(nodes: Iterable[NodeFile]) -> tuple[Group, ...]:
                 found.setdefault(hardware_of(gpu, node.result), []).append(member)
     order = sorted(found.items(), key=lambda item: (-len(item[1]), str(item[0]), item[0].plan_hash))
     return tuple(
-        Group(number=number, hardware=hardware, members=members)
+        NodeGroup(number=number, hardware=hardware, members=members)
         for number, (hardware, members) in enumerate(order, start=1)
     )
 
@@ -200,7 +202,7 @@ class FleetGpuEvidence:
     """What the checks of one GPU may use."""
 
     gpu: GpuResult
-    group: Group
+    group: NodeGroup
     #: By the key of a golden checksum: how many GPUs of the fleet computed each.
     votes: Mapping[str, Counter[str]]
     #: The records of the GPU's node from before its run, by key.
@@ -213,13 +215,9 @@ class FleetNodeEvidence:
 
     gpus: tuple[GpuResult, ...]
     #: Of its GPUs, or of most of them.
-    group: Group
+    group: NodeGroup
     #: In what it differs from the other nodes, as :func:`unlike_others` says it.
     unlike: Sequence[str] = ()
-
-
-#: Whether an expectation of a node names a field of a model.
-IsExpected = Callable[[NodeResult, str, str], bool]
 
 
 def unlike_others(nodes: Iterable[NodeFile], is_expected: IsExpected) -> dict[str, list[str]]:

@@ -12,7 +12,14 @@ from typing import Generic, TypeVar
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import Clush, Engine, EngineError, EngineMissingError, Task, TaskState
+from sentinel.fleet.engine import (
+    Clush,
+    Engine,
+    EngineError,
+    EngineMissingError,
+    NodeTask,
+    TaskState,
+)
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.progress import NodeProgress, read_progress
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
@@ -23,7 +30,7 @@ from sentinel.units import format_count, format_duration
 _MAX_NAMES = 3
 
 #: Unknown is never over.
-_UNKNOWN = Task(state=TaskState.UNKNOWN)
+_UNKNOWN = NodeTask(state=TaskState.UNKNOWN)
 
 #: The columns of a table of nodes.
 NODE_HEADER = ("NODE", "STATE", "PHASE", "LEFT", "TEMP", "FINDINGS", "NOTE")
@@ -36,6 +43,7 @@ MIN_PAUSE_S = 2.0
 #: kept busy by those who only watch.
 _MAX_SHARE = 0.05
 ENGINES = ("slurm", "clush")
+T = TypeVar("T")
 
 
 class NodeState(StrEnum):
@@ -58,7 +66,7 @@ class NodeStatus:
     """One node of a run."""
 
     node: str
-    task: Task
+    task: NodeTask
     #: The verdict of its report, or None. INCOMPLETE is not final while the task waits or runs: a
     #: task that was requeued goes on.
     verdict: Verdict | None = None
@@ -127,7 +135,7 @@ class NodeStatus:
 
 def merge(
     nodes: Sequence[str],
-    tasks: Mapping[str, Task] | None,
+    tasks: Mapping[str, NodeTask] | None,
     progress: Mapping[str, NodeProgress],
     verdicts: Mapping[str, Verdict],
 ) -> tuple[NodeStatus, ...]:
@@ -262,8 +270,6 @@ def _some(nodes: Sequence[str]) -> str:
 
 # --- from look to look -----------------------------------------------------------------------
 
-T = TypeVar("T")
-
 
 def engine_of(run: FleetRun, folder: FleetFolder) -> Engine:
     """Return the engine of a run that was submitted.
@@ -323,7 +329,7 @@ class FleetFollower:
         """How long to wait before the next look."""
         return max(MIN_PAUSE_S, self._cost_s / _MAX_SHARE)
 
-    def _tasks(self) -> Mapping[str, Task] | None:
+    def _tasks(self) -> Mapping[str, NodeTask] | None:
         """Ask the engine; a task is over only if it is so twice: it may just be requeued."""
         try:
             tasks = self._engine.tasks(self.run)
@@ -342,7 +348,7 @@ class FleetFollower:
         over = frozenset(node for node, task in tasks.items() if task.state is TaskState.OVER)
         sure, self._was_over = over & self._was_over, over
         return {
-            node: Task(state=TaskState.RUNNING) if node in over - sure else task
+            node: NodeTask(state=TaskState.RUNNING) if node in over - sure else task
             for node, task in tasks.items()
         }
 

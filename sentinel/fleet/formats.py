@@ -17,7 +17,7 @@ from sentinel.burnin.checks.peers import Peers
 from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet import report
-from sentinel.fleet.fleet_checks import Group
+from sentinel.fleet.fleet_checks import NodeGroup
 from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import FIGURES, HEAT, RATE
 from sentinel.fleet.verdict import MISSING, FleetNode, FleetVerdict
@@ -48,6 +48,8 @@ _MAX_MAP_REASONS = 6
 
 #: Larger groups only are drawn: fewer points are a table.
 _MIN_POINTS = 4
+#: What each figure is divided by, and its unit.
+_Units = Mapping[str, tuple[float, str]]
 
 
 def text_lines(fleet: FleetVerdict) -> Iterator[str]:
@@ -103,7 +105,7 @@ def _subject(outlier: report.Outlier) -> str:
     return f"{names} GPU {gpu.index}  {gpu.uuid}" + (f"  serial {gpu.serial}" if gpu.serial else "")
 
 
-def _group_lines(group: Group) -> Iterator[str]:
+def _group_lines(group: NodeGroup) -> Iterator[str]:
     """Yield what is usual in a group."""
     size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(group.nodes), 'node')}"
     yield f"group {group.number}: {size}: {group.hardware}"
@@ -197,9 +199,6 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
 
 # --- the page --------------------------------------------------------------------------------
 
-#: What each figure is divided by, and its unit.
-_Units = Mapping[str, tuple[float, str]]
-
 
 def html_page(fleet: FleetVerdict) -> str:
     """Build the page."""
@@ -272,7 +271,7 @@ def _usual(name: str, peers: Peers | None) -> str:
     return f"{measures.format_measure(name, peers.median)} ± {share:.1%}"
 
 
-def _figures(group: Group, fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
+def _figures(group: NodeGroup, fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
     """Yield the figures of a group that are known of enough GPUs, with the limits to draw."""
     for name, key in zip(FIGURES, ("rate", "heat", "power"), strict=True):
         factor, unit = units[name]

@@ -159,7 +159,7 @@ class PlanPhase:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class NodePlan:
     """The plan of a run."""
 
     name: str
@@ -188,7 +188,7 @@ class Run:
     """The run of a node, by its own name."""
 
     id: str
-    plan: Plan
+    plan: NodePlan
     #: Of the tool.
     version: str
     started: datetime
@@ -207,7 +207,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Host:
+class NodeHost:
     """The host of a node."""
 
     hostname: str
@@ -222,7 +222,7 @@ class NodeResult:
     #: Of the report.
     schema_version: str
     run: Run
-    node: Host
+    node: NodeHost
     verdict: Verdict
     #: The checks of the node itself that failed or warned, the failed ones first.
     checks: tuple[CheckResult, ...]

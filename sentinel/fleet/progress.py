@@ -16,7 +16,7 @@ from sentinel.host.regular_file import read_regular
 from sentinel.protocol.burnin_events import (
     BurninEvent,
     Ended,
-    Found,
+    FindingReported,
     PhaseStarted,
     Progressed,
     StatusReported,
@@ -89,7 +89,7 @@ class ProgressBuilder:
             event = parse(row)
         except DecodeError:
             return
-        if isinstance(event, PhaseStarted | Progressed | Ended | Found):
+        if isinstance(event, PhaseStarted | Progressed | Ended | FindingReported):
             self._gpus.setdefault(uuid, _GpuProgress())
         if uuid in self._gpus:
             self._take_event(self._gpus[uuid], event)
@@ -104,7 +104,7 @@ class ProgressBuilder:
                 gpu.done, gpu.waiting, gpu.left_s = True, None, 0.0
             case StatusReported():
                 gpu.temperature_c = event.temperature_c
-            case Found():
+            case FindingReported():
                 gpu.findings += 1
         if isinstance(event, Progressed):
             gpu.waiting, gpu.temperature_c = event.waiting, event.temperature_c

@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
 from sentinel.burnin.verdict import MEANING, Verdict
-from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.fleet_checks import CHECKS, NodeGroup
 from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.node_result import FIGURES, RATE, ConfirmedFaulty
 from sentinel.fleet.run_folder import FleetRun
@@ -289,7 +289,7 @@ def _run(run: FleetRun) -> dict[str, Any]:
     return values | {"nodes": nodes, "started": started, "jobs": list(run.jobs)}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: NodeGroup) -> dict[str, Any]:
     return {
         "number": group.number,
         **asdict(group.hardware),

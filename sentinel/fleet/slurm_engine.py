@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
+from sentinel.fleet.engine import EngineError, NodeTask, TaskState, run_tool
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
 
 #: The states of squeue(1) in which a job is over. One that has no other name here works: a state
@@ -72,10 +72,10 @@ _FLAGS = "*$@^!%~#+-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SlurmJob:
     """A job as squeue lists it."""
 
-    task: Task
+    task: NodeTask
     #: Whether it has not ended.
     is_alive: bool
 
@@ -95,7 +95,7 @@ class JobList:
         #: The controller's MinJobAge in seconds, once it was asked.
         self._min_age_s: float | None = None
 
-    def look(self, run: FleetRun) -> dict[str, Task]:
+    def look(self, run: FleetRun) -> dict[str, NodeTask]:
         """Query the tasks of all nodes of a run, by node.
 
         The jobs are listed by their name, since an id that is forgotten is an error, and one that
@@ -113,10 +113,12 @@ class JobList:
                 self._alive_at[job] = now
         return {node: self._task(run, run.tasks.get(node), jobs, now) for node in run.nodes}
 
-    def _task(self, run: FleetRun, job: str | None, jobs: Mapping[str, Job], now: float) -> Task:
+    def _task(
+        self, run: FleetRun, job: str | None, jobs: Mapping[str, SlurmJob], now: float
+    ) -> NodeTask:
         """Find the task of a node; without a record, its job is over."""
         if job is None:
-            return Task(state=TaskState.OVER)
+            return NodeTask(state=TaskState.OVER)
         if job in jobs:
             return jobs[job].task
         away_s = now - self._last_alive(run, job)
@@ -127,7 +129,7 @@ class JobList:
             f"Slurm does not know job {job} any more (a restarted controller forgot it):"
             f" sentinel fleet resume {run.id}"
         )
-        return Task(state=TaskState.OVER, reason=text if job in self._lost else "")
+        return NodeTask(state=TaskState.OVER, reason=text if job in self._lost else "")
 
     def _last_alive(self, run: FleetRun, job: str) -> float:
         """Return when a job was certainly there."""
@@ -146,29 +148,29 @@ class JobList:
         return self._min_age_s - _TOLERANCE_S
 
 
-def parse_jobs(lines: str) -> Iterator[tuple[str, Job]]:
+def parse_jobs(lines: str) -> Iterator[tuple[str, SlurmJob]]:
     """Parse what squeue prints: the id of a job, its state, its priority and why it waits."""
     for line in lines.splitlines():
         job, state, priority, reason = [*line.split("|", 3), "", "", ""][:4]
         if state in _ENDED:
-            task = Task(state=TaskState.OVER, reason=f"job {job} has ended: {state}")
+            task = NodeTask(state=TaskState.OVER, reason=f"job {job} has ended: {state}")
         elif state in _WAITING:
             task = _waiting(job, priority, reason)
         else:
-            task = Task(state=TaskState.RUNNING)
-        yield job, Job(task=task, is_alive=task.state is not TaskState.OVER)
+            task = NodeTask(state=TaskState.RUNNING)
+        yield job, SlurmJob(task=task, is_alive=task.state is not TaskState.OVER)
 
 
-def _waiting(job: str, priority: str, reason: str) -> Task:
+def _waiting(job: str, priority: str, reason: str) -> NodeTask:
     """Describe a job that waits: for its turn, for what it needs, or for an operator."""
     if priority != _HELD_PRIORITY and _HOPELESS.fullmatch(reason):
-        return Task(state=TaskState.WAITING, hold=f"{reason}; see: scontrol show job {job}")
+        return NodeTask(state=TaskState.WAITING, hold=f"{reason}; see: scontrol show job {job}")
     if priority != _HELD_PRIORITY:
-        return Task(state=TaskState.WAITING, reason="" if reason == "None" else reason)
+        return NodeTask(state=TaskState.WAITING, reason="" if reason == "None" else reason)
     if reason == _OWN_HOLD:
-        return Task(state=TaskState.WAITING, awaits_turn=True)
+        return NodeTask(state=TaskState.WAITING, awaits_turn=True)
     hold = f"held: {reason}; release it: scontrol release {job}"
-    return Task(state=TaskState.WAITING, hold=hold)
+    return NodeTask(state=TaskState.WAITING, hold=hold)
 
 
 class Slurm:
@@ -205,7 +207,7 @@ class Slurm:
             raise
         return submitted
 
-    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+    def tasks(self, run: FleetRun) -> Mapping[str, NodeTask]:
         """Query the jobs, and the nodes of those that wait."""
         found = self._jobs.look(run)
         waiting = [node for node, task in found.items() if task.state is TaskState.WAITING]
@@ -316,7 +318,7 @@ def unavailable(nodes: Sequence[str]) -> frozenset[str]:
     return frozenset(node for node in nodes if _is_unavailable(states.get(node, "unknown")))
 
 
-def _active(found: Mapping[str, Task]) -> set[str]:
+def _active(found: Mapping[str, NodeTask]) -> set[str]:
     """Select the nodes whose task works, or begins as soon as its node is free."""
     return {
         node

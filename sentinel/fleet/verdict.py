@@ -22,8 +22,8 @@ from sentinel.fleet.fleet_checks import (
     CHECKS,
     FleetGpuEvidence,
     FleetNodeEvidence,
-    Group,
     Hardware,
+    NodeGroup,
     groups_of,
     hardware_of,
     unlike_others,
@@ -125,7 +125,7 @@ class FleetVerdict:
     verdict: Verdict
     #: By name.
     nodes: tuple[FleetNode, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[NodeGroup, ...]
     #: What a reader must know before the verdicts.
     notices: tuple[str, ...]
     #: Why the number of nodes is not the expected one; empty if it is, or none is expected.
@@ -241,7 +241,7 @@ def _worse(own: Verdict, results: Iterable[CheckResult]) -> Verdict:
 
 def _judge_node(
     node: NodeFile,
-    groups: Mapping[Hardware, Group],
+    groups: Mapping[Hardware, NodeGroup],
     votes: Mapping[str, Counter[str]],
     thresholds: Thresholds,
     acceptance: Acceptance | None,
@@ -276,7 +276,9 @@ def _judge_node(
         number, _ = Counter(group.number for _, group in members).most_common(1)[0]
         group = next(group for _, group in members if group.number == number)
         evidence = FleetNodeEvidence(
-            gpus=tuple(gpu for gpu, its in members if its is group), group=group, unlike=unlike
+            gpus=tuple(gpu for gpu, other in members if other is group),
+            group=group,
+            unlike=unlike,
         )
         found += CHECKS.run(evidence, thresholds)
     bad = worst_first(found)

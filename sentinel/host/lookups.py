@@ -33,6 +33,8 @@ _MAX_STUCK = 8
 _MAX_KEPT = 1024
 #: The longest name, in characters: that of useradd(8). A directory may have longer ones.
 _MAX_LENGTH = 32
+#: PID, start and name: another program has another one of these.
+Program = tuple[int, int, str | None]
 
 
 def node_name() -> str:
@@ -129,8 +131,6 @@ class _Lookup(Generic[K]):
 #: The names of the users of this host, by number.
 USER_NAMES = Lookups(look_up)
 
-#: PID, start and name: another program has another one of these.
-Program = tuple[int, int, str | None]
 
 #: The command lines of the processes of this host.
 COMMAND_LINES: Lookups[Program] = Lookups(lambda program: read_command(program[0], program[1]))

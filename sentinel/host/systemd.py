@@ -31,7 +31,7 @@ _SIZE = struct.Struct("<Q")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class Notifier:
+class SystemdSocket:
     """The connection to the service manager; without one, nothing is sent.
 
     Args:

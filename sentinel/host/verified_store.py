@@ -7,13 +7,13 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.errors import ConfigError
 from sentinel.host.last_verdicts import LastVerdict, last_verdicts, report_paths
 from sentinel.host.regular_file import (
     load_or_set_aside,
@@ -25,9 +25,7 @@ from sentinel.host.regular_file import (
 )
 from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.gpu_names import is_named
 from sentinel.protocol.views import VerifiedCounts
-from sentinel.units import split_selectors
 
 #: The name of the file in a state folder.
 NAME = "verified.json"
@@ -39,9 +37,6 @@ _LOCK_TIMEOUT_S = 5.0
 _COUNTS = fields(VerifiedCounts)
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
-
-#: What is added to a GPU in a list of them, by whether it is present.
-_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,63 +368,3 @@ def _locked(path: Path) -> contextlib.AbstractContextManager[int]:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     return locked(open_regular(path.with_name(f"{path.name}.lock"), flags), _LOCK_TIMEOUT_S)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownGpu:
-    """What identifies a GPU."""
-
-    uuid: str
-    #: The index that it has, or had last; None if that is not known.
-    index: int | None
-    #: The serial number of the board; None if it has none, or is not known.
-    serial: str | None
-    #: The PCI address that it has, or had last; empty if that is not known.
-    pci_bus_id: str = ""
-    #: Whether a running daemon has it; None if none runs, so that nothing is read.
-    present: bool | None
-
-
-def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:
-    """Return the UUIDs of the selected GPUs.
-
-    Args:
-        selectors: Comma lists of indices and ranges of them, UUIDs or their unique beginnings, with
-            or without ``GPU-``, PCI addresses, and serial numbers. An index or address is that of a
-            present GPU, if one has it: those that were replaced keep what they had.
-        gpus: The GPUs to choose from.
-
-    Raises:
-        NoSuchGpuError: A selector matches no GPU, or several.
-    """
-    chosen: dict[str, None] = {}
-    try:
-        single = split_selectors(selectors)
-    except ValueError as error:
-        raise _no_such_gpu(str(error), gpus) from error
-    for selector in single:
-        matches = [gpu for gpu in gpus if selector == gpu.serial or is_named(gpu, selector)]
-        found = [gpu for gpu in matches if gpu.present] or matches
-        if len(found) != 1:
-            what = f"{selector!r} matches several GPUs" if found else f"no GPU matches {selector!r}"
-            raise _no_such_gpu(what, gpus)
-        chosen[found[0].uuid] = None
-    return tuple(chosen)
-
-
-def _no_such_gpu(what: str, gpus: Sequence[KnownGpu]) -> NoSuchGpuError:
-    error = NoSuchGpuError(what, _choices(gpus))
-    error.allowed = tuple(gpu.uuid for gpu in gpus)
-    return error
-
-
-def _choices(gpus: Sequence[KnownGpu]) -> str:
-    """List the possible selectors, for an error message."""
-    if not gpus:
-        return "No verified work of any GPU is known."
-    lines = [
-        f"  {'?' if gpu.index is None else gpu.index}  {gpu.uuid}"
-        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{_STANDING[gpu.present]}"
-        for gpu in gpus
-    ]
-    return "\n".join(["Choose by index, UUID, PCI address or serial number:", *lines])

@@ -68,7 +68,7 @@ class StatusReported:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FindingReported:
     """A stressor has proved that a GPU was wrong."""
 
     name: ClassVar[str] = "stressor.finding"
@@ -206,7 +206,7 @@ BurninEvent = (
     | Published
     | Progressed
     | StatusReported
-    | Found
+    | FindingReported
     | StressorStarting
     | Ready
     | StressorFailed

@@ -29,7 +29,7 @@ from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import allow_open_files, leave, set_process_title, settle_heap
 from sentinel.host.rendezvous import Rendezvous
-from sentinel.host.systemd import Notifier
+from sentinel.host.systemd import SystemdSocket
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
@@ -238,7 +238,7 @@ def _run(
         interrupts=signals,
         clock=clock,
         api=api,
-        manager=Notifier(os.environ),
+        manager=SystemdSocket(os.environ),
     )
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)

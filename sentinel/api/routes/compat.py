@@ -50,6 +50,7 @@ PREFIX = "/api/gpu"
 _WAIT_S = 30.0
 #: The minutes of the trend in the status, from its dashboard.
 _TREND_MINUTES = 5
+GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
 
 class _ConfigRoute(APIRoute):
@@ -150,7 +151,6 @@ def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
 
 
 _READ = _errors(Code.NO_SUCH_GPU, Code.INVALID)
-GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
 
 @router.get("/status", responses=_READ)

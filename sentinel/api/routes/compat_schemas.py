@@ -62,6 +62,7 @@ _FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
 _FIELDS = {setting.key: setting.field for setting in SETTINGS}
 #: The name there of each setting, by its key.
 NAMES = {key: name for name, (key, _) in _SETTINGS.items()}
+_Number = float | None
 
 
 class Failed(BaseModel):
@@ -150,9 +151,6 @@ def find_allocation(
     ]
     is_clear = len(found) == 1 or any(index == 0 for index, _ in found[:1])
     return found[0][1] if is_clear else None
-
-
-_Number = float | None
 
 
 class ConfigChange(RequestModel):

@@ -24,9 +24,9 @@ from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnec
 from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.api.stores import Acknowledged
 from sentinel.config.changes import check_listed
+from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.toml_text import parse_toml
-from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.commands import (

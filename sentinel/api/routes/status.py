@@ -22,6 +22,12 @@ from sentinel.protocol.problem import Code
 
 state = APIRouter(tags=["status"])
 events = APIRouter(tags=["events"])
+Since = Annotated[int | None, Query(ge=0, description="Start after the event with this id.")]
+DaemonId = Annotated[
+    str | None,
+    Query(max_length=64, description="The daemon of that id, from the stream's comment."),
+]
+LastEventId = Annotated[int | None, Header(ge=0, description="Same as `since`.")]
 
 
 @state.get("/v1/status", responses=problems())
@@ -57,15 +63,8 @@ async def read_metrics(context: ContextDep, request: Request) -> Response:
 
 # --- streams of server-sent events ------------------------------------------------------------
 
-Since = Annotated[int | None, Query(ge=0, description="Start after the event with this id.")]
-DaemonId = Annotated[
-    str | None,
-    Query(max_length=64, description="The daemon of that id, from the stream's comment."),
-]
-LastEventId = Annotated[int | None, Header(ge=0, description="Same as `since`.")]
 
-
-class EventStream(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """Server-sent events, as in the HTML standard."""
 
     media_type = "text/event-stream"
@@ -77,7 +76,7 @@ class EventStream(StreamingResponse):
     @classmethod
     def of(
         cls, request: Request, event_buffer: EventBuffer, chunks: AsyncIterator[bytes]
-    ) -> EventStream:
+    ) -> EventStreamResponse:
         """Create the stream of one more subscriber.
 
         Raises:
@@ -101,14 +100,14 @@ class EventStream(StreamingResponse):
             self._event_buffer.subscribers -= Counter([self._user])
 
 
-@events.get("/v1/events", response_class=EventStream, responses=problems(Code.INVALID))
+@events.get("/v1/events", response_class=EventStreamResponse, responses=problems(Code.INVALID))
 async def follow(
     request: Request,
     context: ContextDep,
     since: Since = None,
     daemon: DaemonId = None,
     last_event_id: LastEventId = None,
-) -> EventStream:
+) -> EventStreamResponse:
     """Follow the events, from now on or after an id, as far as they are kept.
 
     `id` is an event's number, `event` its name, `data` its line of JSON. An event `lost` counts
@@ -117,16 +116,16 @@ async def follow(
     """
     number = since if last_event_id is None else last_event_id
     buffer = context.event_buffer
-    return EventStream.of(request, buffer, buffer.follow(number, daemon))
+    return EventStreamResponse.of(request, buffer, buffer.follow(number, daemon))
 
 
-@events.get("/v1/watch", response_class=EventStream, responses=problems(Code.INVALID))
+@events.get("/v1/watch", response_class=EventStreamResponse, responses=problems(Code.INVALID))
 async def watch(
     request: Request,
     context: ContextDep,
     since: Since = None,
     last_event_id: LastEventId = None,
-) -> EventStream:
+) -> EventStreamResponse:
     """Watch the daemon and its GPUs: the state at once, changes every second, and all events.
 
     `status` has the content of `/v1/status`; it comes first, and again if a client reads too
@@ -135,4 +134,4 @@ async def watch(
     """
     _ = context.views.host  # without a state yet, the response is a problem
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(request, context.event_buffer, context.change_feed.follow(number))
+    return EventStreamResponse.of(request, context.event_buffer, context.change_feed.follow(number))

@@ -36,7 +36,7 @@ _DESCRIBED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultKind:
+class KernelFaultGroup:
     """One kind of fault line."""
 
     name: str
@@ -47,11 +47,11 @@ class FaultKind:
     source: str
 
 
-def _load() -> dict[str, FaultKind]:
+def _load() -> dict[str, KernelFaultGroup]:
     """Load the kinds of faults by their ids."""
     text = resources.files(__package__).joinpath("kernel_faults.toml").read_text()
     return {
-        kind: FaultKind(
+        kind: KernelFaultGroup(
             name=name, bucket=bucket, meaning=Status(group["meaning"]), source=group["source"]
         )
         for group in tomllib.loads(text)["group"]
@@ -63,7 +63,7 @@ def _load() -> dict[str, FaultKind]:
 KINDS = _load()
 
 
-def kind_of(fault: KernelFault) -> FaultKind:
+def kind_of(fault: KernelFault) -> KernelFaultGroup:
     """Look up the kind of a fault; only that of an SXid without a severity may be unknown."""
     return KINDS.get(fault.kind, KINDS[_OTHER_SXID])
 

@@ -17,7 +17,7 @@ _CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ReadingGroup:
     """Checks of one subject; a GPU of which no one could be read is not known to be good."""
 
     name: str
@@ -35,14 +35,14 @@ class Group:
 
 #: The groups that every GPU needs, as far as it has them.
 REQUIRED = (
-    Group(
+    ReadingGroup(
         name="memory errors",
         checks=("ecc.uncorrected", "memory.sram_threshold"),
         counters=("ecc_uncorrected", "sram_"),
         why="an uncorrectable error is the most frequent fault of a card",
         alone=("ecc.uncorrected", "memory.sram_threshold"),
     ),
-    Group(
+    ReadingGroup(
         name="memory repairs",
         checks=(
             *("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
@@ -52,33 +52,33 @@ REQUIRED = (
         why="they outlast a reset, and decide on the return of a card",
         alone=("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
     ),
-    Group(
+    ReadingGroup(
         name="temperature",
         checks=("temperature.gpu", "temperature.limit"),
         counters=("temperature_", "maximum_c", "slowdown_"),
         why="a card without a temperature cannot be protected from heat",
     ),
-    Group(
+    ReadingGroup(
         name="power and clocks",
         checks=("clocks.hardware_slowdown", "power.limit"),
         counters=("reasons", "power_limit"),
         why="a slowdown by the hardware is seen nowhere else",
         alone=("clocks.hardware_slowdown",),
     ),
-    Group(
+    ReadingGroup(
         name="PCIe link",
         checks=("pcie.generation", "pcie.width"),
         counters=("pcie_",),
         why="a card whose link cannot be read may be off the bus soon",
     ),
-    Group(
+    ReadingGroup(
         name="NVLink",
         checks=("nvlink.inactive",),
         counters=("nvlinks",),
         why="a link that is down is seen nowhere else",
         of_model=False,
     ),
-    Group(
+    ReadingGroup(
         name="recovery action",
         checks=("recovery.action",),
         counters=("recovery_action",),

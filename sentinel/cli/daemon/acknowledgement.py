@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.client import connect
+from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
 from sentinel.host import verified_store
 from sentinel.host.lookups import look_up
-from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import Outcome, RepairOutcome
 from sentinel.units import format_count
 

@@ -38,6 +38,7 @@ from sentinel.cli.options.setting_options import (
     load_thresholds,
     settings_without,
     simulate_option,
+    thresholds_option,
     warn_of_no_notifications,
 )
 from sentinel.client import Client, connect
@@ -87,9 +88,7 @@ _SHOWN = (
 @color_option
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-@click.option(
-    "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
-)
+@thresholds_option()
 @expect_options
 @strict_option
 @verbose_option

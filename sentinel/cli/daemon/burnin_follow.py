@@ -52,6 +52,10 @@ _SHOW_EVERY_S = 1.0
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="On a terminal, print a line for each event, too."
 )
+PROGRESS = output.Table(
+    ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE"),
+    right=(2, 3, 4, 5, 6, 7),
+)
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
@@ -210,12 +214,6 @@ def _no_run(error: SentinelError) -> SentinelError:
     if error.code != "not_running" or _is_daemon_named():
         return error
     return NotRunningError("no burn-in runs, or it is still starting", "Begin one: sentinel burnin")
-
-
-PROGRESS = output.Table(
-    ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE"),
-    right=(2, 3, 4, 5, 6, 7),
-)
 
 
 def progress_row(gpu: GpuStatus) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ _Changes = dict[str, str | None]
 _Parts = list[tuple[_Changes, Sequence[str]]]
 #: In place of a key, it removes every setting that an option gave; of a name, it is every session.
 _ALL = "all"
+_SESSIONS = Table(("NAME", "GPU", "UNTIL", "BY", "SETTINGS"), flexible=4)
 
 
 @click.command("stop")
@@ -257,8 +258,6 @@ def _without_given(client: Client, wanted: _Changes, gpus: Sequence[str]) -> _Pa
 
 
 # --- sessions --------------------------------------------------------------------------------
-
-_SESSIONS = Table(("NAME", "GPU", "UNTIL", "BY", "SETTINGS"), flexible=4)
 
 
 @click.group("session")

@@ -33,6 +33,7 @@ from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.setting_options import expect_options, load_expectation
 from sentinel.config.expectation import Expectation
+from sentinel.config.gpu_selection import select_known
 from sentinel.errors import (
     ExitCode,
     SentinelError,
@@ -40,7 +41,6 @@ from sentinel.errors import (
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import locate, simulated_folder
 from sentinel.host.paths import SOCKET_VARIABLE
-from sentinel.host.verified_store import select_known
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.units import format_count, format_duration
 

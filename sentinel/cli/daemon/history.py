@@ -35,6 +35,8 @@ _READINGS = output.Table(
     flexible=0,
     right=range(10),
 )
+#: How many lines of the standard error of a daemon that has ended are shown.
+_STDERR_LINES = 20
 
 
 def _since(context: click.Context, _: click.Parameter, text: str) -> str:
@@ -197,9 +199,6 @@ def _event_line(event: PastEvent) -> str:
 
 
 # --- logs ------------------------------------------------------------------------------------
-
-#: How many lines of the standard error of a daemon that has ended are shown.
-_STDERR_LINES = 20
 
 
 @click.command("logs")

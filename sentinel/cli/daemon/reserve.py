@@ -49,6 +49,10 @@ _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 quiet_option = click.option(
     "--silent", "-q", "quiet", is_flag=True, help="Do not report what the request waits for."
 )
+#: The exit codes of shells for a missing command, and for one that cannot be executed.
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+#: Signals that the interpreter ignores; a program must not inherit that.
+_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
@@ -286,11 +290,6 @@ def _list_allocations(client: Client) -> options.Printed:
 
 
 # --- exec ------------------------------------------------------------------------------------
-
-#: The exit codes of shells for a missing command, and for one that cannot be executed.
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-#: Signals that the interpreter ignores; a program must not inherit that.
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

@@ -58,6 +58,13 @@ _SHORT_WAIT_S = 30.0
 _SHORT_RULES = frozenset({"confirm", "rearm", "idle.wait", "idle.utilization", "allocations"})
 _SOON_RULES = frozenset({"idle", "api", "probe", "limits.starts_per_second"})
 _NOT_READ = "unknown: not read yet"
+#: A driver without persistence mode needs up to 3 s per GPU.
+START_TIMEOUT_S = 60.0
+#: How long a daemon may take to end, or to answer, that another command stops or starts.
+SETTLING_S = 20.0
+_WAIT = "Maximum wait until a stressor is ready"
+#: What is printed for a daemon without a log.
+NO_LOG = "none: it runs in the foreground and prints its events"
 
 
 class NotProvedError(SentinelError):
@@ -198,15 +205,6 @@ def _reasons(gpus: Iterable[GpuStatus]) -> str:
 
 def _names(indices: tuple[int, ...] | list[int]) -> str:
     return f"GPU {', '.join(map(str, indices))}"
-
-
-#: A driver without persistence mode needs up to 3 s per GPU.
-START_TIMEOUT_S = 60.0
-#: How long a daemon may take to end, or to answer, that another command stops or starts.
-SETTLING_S = 20.0
-_WAIT = "Maximum wait until a stressor is ready"
-#: What is printed for a daemon without a log.
-NO_LOG = "none: it runs in the foreground and prints its events"
 
 
 @click.command("start", cls=GroupedOptions)

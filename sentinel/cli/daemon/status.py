@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 
 LOG_LINES = 5
+_DAEMONS = output.Table(("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE"), right=(0, 3))
+#: Browsers cannot open the wildcard addresses; use the loopback address of the family.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
@@ -186,10 +189,6 @@ def _logged(log: str | None) -> Iterator[str]:
 
 
 # --- the daemons, and the web page -----------------------------------------------------------
-
-_DAEMONS = output.Table(("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE"), right=(0, 3))
-#: Browsers cannot open the wildcard addresses; use the loopback address of the family.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 def _list_daemons() -> options.Printed:

@@ -53,6 +53,9 @@ GPUS = Table(
         **dict.fromkeys(FAULT_STATES, "bold red"),
     },
 )
+PROCESSES = Table(("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"), flexible=5, right=(0, 1, 4))
+#: The kernel keeps this many characters of a process's name.
+_MAX_NAME = 15
 
 
 def is_stale(status: Status) -> bool:
@@ -331,11 +334,6 @@ def graph(values: Sequence[float | None], maximum: float) -> str:
 
 
 # --- processes -------------------------------------------------------------------------------
-
-PROCESSES = Table(("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"), flexible=5, right=(0, 1, 4))
-
-#: The kernel keeps this many characters of a process's name.
-_MAX_NAME = 15
 
 
 @dataclass(frozen=True)

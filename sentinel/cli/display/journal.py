@@ -39,6 +39,9 @@ _ERRORS = {
     "stressor.unkillable",
 }
 _PRIORITIES = {Kind.FINDING: _WARNING, Kind.COMMAND: _NOTICE, Kind.DETAIL: _INFO}
+#: The matches that a daemon has. Its word becomes an argument of journalctl, which also has options
+#: that delete entries.
+_MATCH = re.compile(r"(_SYSTEMD_INVOCATION_ID=[0-9a-f]{32}|_PID=[0-9]{1,10})", re.ASCII)
 
 
 def journal_sink(journal: Journal, gpus: Mapping[str, Gpu]) -> Sink:
@@ -90,10 +93,6 @@ def _text(value: object) -> str:
 
 
 # --- reading ---------------------------------------------------------------------------------
-
-#: The matches that a daemon has. Its word becomes an argument of journalctl, which also has options
-#: that delete entries.
-_MATCH = re.compile(r"(_SYSTEMD_INVOCATION_ID=[0-9a-f]{32}|_PID=[0-9]{1,10})", re.ASCII)
 
 
 def journal_lines(

@@ -35,6 +35,12 @@ _COLOURS = {
     Kind.HANDOVER: "green",
     Kind.FINDING: "red",
 }
+#: As the log has them; a text in another field has its quotes escaped.
+_NOT_NOTABLE = tuple(f'"event": "{name}"' for name in DEBUG_EVENTS | PERIODIC_EVENTS)
+_CHOICE = re.compile(r"\[([^\]]*)\]")
+_FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
+#: What the causes of the end of a stressor mean, of those that do not say it themselves.
+_CAUSES = {"policy": "after its release", "unknown": "the GPU cannot be read"}
 
 
 def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
@@ -100,10 +106,6 @@ def format_clock(moment: datetime) -> str:
     return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
 
 
-#: As the log has them; a text in another field has its quotes escaped.
-_NOT_NOTABLE = tuple(f'"event": "{name}"' for name in DEBUG_EVENTS | PERIODIC_EVENTS)
-
-
 def is_notable(line: str) -> bool:
     """Check for a line that people are shown: no debug level, nothing that a table repeats."""
     if any(name in line for name in _NOT_NOTABLE):  # most lines; quickly
@@ -140,9 +142,6 @@ def _line(
 
 
 # --- sentences -------------------------------------------------------------------------------
-
-_CHOICE = re.compile(r"\[([^\]]*)\]")
-_FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
 
 
 def render(sentence: str, fields: _Fields) -> str:
@@ -244,10 +243,6 @@ def _pace(f: _Fields) -> str:
     if f["health"] < 1.0:
         targets.append(f"at most {f['health']:.0%} of the time because of the GPU's health")
     return ", ".join(targets) or "full speed"
-
-
-#: What the causes of the end of a stressor mean, of those that do not say it themselves.
-_CAUSES = {"policy": "after its release", "unknown": "the GPU cannot be read"}
 
 
 _FORMATS: Mapping[str, Callable[[Any], str]] = {

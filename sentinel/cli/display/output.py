@@ -28,6 +28,25 @@ if TYPE_CHECKING:  # slow to import, and only for a terminal
     from rich.console import ConsoleDimensions, RenderableType
     from rich.live import Live
 
+#: The space between columns, and the minimum width of the flexible one.
+_GAP = " "
+_MIN_WIDTH = 6
+#: The width of output that is no terminal.
+_PIPE_WIDTH = 240
+#: The indentation of what continues a row.
+_INDENT = "      "
+_STYLES = {
+    "PASS": "green",
+    "WARN": "yellow",
+    "FAIL": "bold red",
+    "INCOMPLETE": "magenta",
+    "MISSING": "magenta",
+}
+_VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
+#: Another screen without a cursor; back to the first one with its cursor.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
 
 class Word(click.Choice[str]):
     """One of these words; the error for another one names them, and the nearest."""
@@ -173,15 +192,6 @@ def _degrade(error: UnicodeError) -> tuple[str, int]:
     return text, error.end
 
 
-#: The space between columns, and the minimum width of the flexible one.
-_GAP = " "
-_MIN_WIDTH = 6
-#: The width of output that is no terminal.
-_PIPE_WIDTH = 240
-#: The indentation of what continues a row.
-_INDENT = "      "
-
-
 @dataclass(frozen=True)
 class Table:
     """A table without rules.
@@ -278,16 +288,6 @@ def terminal_width() -> int:
         return os.get_terminal_size(sys.stdout.fileno()).columns or _PIPE_WIDTH
     except (OSError, ValueError):
         return _PIPE_WIDTH
-
-
-_STYLES = {
-    "PASS": "green",
-    "WARN": "yellow",
-    "FAIL": "bold red",
-    "INCOMPLETE": "magenta",
-    "MISSING": "magenta",
-}
-_VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
 
 
 def fit_report(text: str) -> str:
@@ -421,11 +421,6 @@ class LiveTable:
             self._live.console.clear()
         self._size = size
         self._live.update(build(size), refresh=True)
-
-
-#: Another screen without a cursor; back to the first one with its cursor.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def repeat(lines: Callable[[], Sequence[str]], every: float) -> int:

@@ -57,6 +57,8 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 _OTHER = "Options"
 _ALL = "--help-all"
+#: How an error begins that is about the value of an option.
+_OF_AN_OPTION = re.compile(r"--[\w-]+: ")
 
 
 @functools.cache
@@ -160,10 +162,6 @@ def _write(
     if rows:
         with formatter.section(title):
             formatter.write_dl(rows)
-
-
-#: How an error begins that is about the value of an option.
-_OF_AN_OPTION = re.compile(r"--[\w-]+: ")
 
 
 class WholeNumber(click.IntRange):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _Function = Callable[..., Any]
+_HELP = "index or range of them such as 0-3, UUID or unique prefix, PCI address; may be repeated."
 
 
 def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
@@ -272,8 +273,6 @@ def each(order: Callable[[str], Outcome], names: Iterable[str], field: str) -> P
 
 
 # --- GPUs ------------------------------------------------------------------------------------
-
-_HELP = "index or range of them such as 0-3, UUID or unique prefix, PCI address; may be repeated."
 
 
 def selectors(_: click.Context, named: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:

@@ -352,6 +352,12 @@ def expect_options(function: _Function) -> _Function:
     )(function)
 
 
+def thresholds_option(more: str = ".") -> Callable[[_Function], _Function]:
+    """Build the decorator that adds ``limits``: the file that replaces limits of checks."""
+    text = f"Replace limits by those of this TOML file{more}"
+    return click.option("--thresholds", "limits", metavar="FILE", help=text)
+
+
 def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Expectation:
     """Read what a node must be: that file, that of the variable, or that of the host if there.
 

@@ -33,6 +33,7 @@ from sentinel.cli.options.setting_options import (
     load_expectation,
     load_thresholds,
     simulate_option,
+    thresholds_option,
 )
 from sentinel.client import connect
 from sentinel.config.expectation import Expectation, expectation_toml
@@ -64,6 +65,8 @@ _ORDER = list(Status)
 #: The widths of the first columns, and the maximum width.
 _STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
 _WIDTH = 120
+#: More checks that were not tested are only counted.
+_MOST_NAMED = 3
 
 
 @click.command("check", cls=PluginCommand)
@@ -75,9 +78,7 @@ _WIDTH = 120
 @color_option
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
-@click.option(
-    "--thresholds", "file", metavar="FILE", help="Replace limits by those of this TOML file."
-)
+@thresholds_option()
 @expect_options
 @click.option(
     "--write-expectation",
@@ -96,7 +97,7 @@ def command(
     as_json: bool,
     nagios: bool,
     npd: bool,
-    file: str | None,
+    limits: str | None,
     expect: str | None,
     expect_gpus: int | None,
     target: str | None,
@@ -112,7 +113,7 @@ def command(
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
     """
     _check_usage(gpus, target, (as_json, nagios, npd), simulate)
-    thresholds = load_thresholds(file).node
+    thresholds = load_thresholds(limits).node
     expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False
     try:
@@ -312,9 +313,6 @@ def _print(report: NodeReport, *, verbose: bool, as_json: bool) -> None:
 
 
 # --- text ------------------------------------------------------------------------------------
-
-#: More checks that were not tested are only counted.
-_MOST_NAMED = 3
 
 
 def summary_lines(report: NodeReport, *, colour: bool, width: int) -> Iterator[str]:

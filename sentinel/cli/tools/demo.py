@@ -44,6 +44,14 @@ CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
 #: A slow one keeps growing meanwhile, by so many bytes after so many seconds: on an H200 a context
 #: that was being created never paused for more than 0.14 s.
 _LEAST_GROWTH_BYTES, _LONGEST_PAUSE_S = 2 * 2**20, 0.05
+#: How long each state is shown.
+SHOW_S = 6.0
+#: The time in which the job's context grows: that of a busy host, since this one may be slow.
+CONTEXT = "700ms"
+#: The first import of torch from a cold disk took 14 s, and may take longer.
+START_TIMEOUT_S = 120.0
+#: A line about a GPU that has become occupied.
+_OCCUPIED = re.compile(r"GPU (\d+) +occupied")
 
 
 @click.command("job")
@@ -127,16 +135,6 @@ def _take(membership: simulation.Membership, report: _Report, size: int, stay: f
     membership.close()
     report.write("left", size)
     return ExitCode.OK
-
-
-#: How long each state is shown.
-SHOW_S = 6.0
-#: The time in which the job's context grows: that of a busy host, since this one may be slow.
-CONTEXT = "700ms"
-#: The first import of torch from a cold disk took 14 s, and may take longer.
-START_TIMEOUT_S = 120.0
-#: A line about a GPU that has become occupied.
-_OCCUPIED = re.compile(r"GPU (\d+) +occupied")
 
 
 @click.group("demo", invoke_without_command=True)

@@ -16,20 +16,20 @@ from sentinel.cli.display.output import color_option, print_json, wants_colour
 from sentinel.cli.options.setting_options import simulate_option
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.diagnostics.doctor_checks import diagnose
-from sentinel.diagnostics.doctor_facts import Finding, Level, verdict
+from sentinel.diagnostics.doctor_facts import Diagnosis, DoctorLevel, verdict
 from sentinel.diagnostics.doctor_inspection import examine
 from sentinel.host.trusted_code import check_search_path
-from sentinel.units import format_indices
+from sentinel.units import format_count, format_indices
 
-_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+_COLOURS = {DoctorLevel.OK: "green", DoctorLevel.WARNING: "yellow", DoctorLevel.PROBLEM: "red"}
 
 #: Exit codes; 2 is also wrong usage, with a message on standard error.
-_EXIT_CODES = {Level.OK: 0, Level.WARNING: 1, Level.PROBLEM: 2}
+_EXIT_CODES = {DoctorLevel.OK: 0, DoctorLevel.WARNING: 1, DoctorLevel.PROBLEM: 2}
 
 _VERDICTS = {
-    Level.OK: "Sentinel can run on this host",
-    Level.WARNING: "Sentinel can run on this host, with limits",
-    Level.PROBLEM: "Sentinel cannot run, or is not safe, on this host",
+    DoctorLevel.OK: "Sentinel can run on this host",
+    DoctorLevel.WARNING: "Sentinel can run on this host, with limits",
+    DoctorLevel.PROBLEM: "Sentinel cannot run, or is not safe, on this host",
 }
 
 #: The column at which the text of a check begins, and the maximum width.
@@ -69,16 +69,16 @@ def _configured_driver() -> str:
     return checked(gather({}, os.environ, file)).driver
 
 
-def as_object(findings: Sequence[Finding]) -> dict[str, object]:
+def as_object(findings: Sequence[Diagnosis]) -> dict[str, object]:
     """Return all findings for JSON."""
     names = ("check", "gpu", "level", "found", "means", "do")
     lines = [{name: getattr(finding, name) for name in names} for finding in findings]
     return {"verdict": verdict(findings).value, "lines": lines}
 
 
-def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
+def page(findings: Sequence[Diagnosis], *, colour: bool, width: int = _WIDTH) -> Iterator[str]:
     """Yield the lines of the report; GPUs with equal findings share an entry."""
-    groups: dict[Finding, list[Finding]] = {}
+    groups: dict[Diagnosis, list[Diagnosis]] = {}
     order: dict[str, int] = {}
     for finding in findings:
         order.setdefault(finding.check, len(order))
@@ -88,26 +88,26 @@ def page(findings: Sequence[Finding], *, colour: bool, width: int = _WIDTH) -> I
         yield from _entry(group, colour=colour, width=width - _INDENT)
     worst = verdict(findings)
     counts = Counter(group[0].level for group in entries)  # of what is printed
-    summary = ", ".join(
-        f"{counts[level]} {level.value}{'' if level is Level.OK or counts[level] == 1 else 's'}"
-        for level in (Level.PROBLEM, Level.WARNING, Level.OK)
-        if counts[level]
-    )
+    bad = (DoctorLevel.PROBLEM, DoctorLevel.WARNING)
+    parts = [format_count(counts[level], level.value) for level in bad if counts[level]]
+    if counts[DoctorLevel.OK]:
+        parts.append(f"{counts[DoctorLevel.OK]} {DoctorLevel.OK.value}")
+    summary = ", ".join(parts)
     last = f"{_VERDICTS[worst]}: {summary}"
     yield ""
     yield click.style(last, fg=_COLOURS[worst]) if colour else last
 
 
-def _entry(group: Sequence[Finding], *, colour: bool, width: int) -> Iterator[str]:
+def _entry(group: Sequence[Diagnosis], *, colour: bool, width: int) -> Iterator[str]:
     """Yield the entry of equal findings; one that is ok is short."""
     one = group[0]
     level = f"{one.level.value:<8}"
     head = click.style(level, fg=_COLOURS[one.level]) if colour else level
     found = f"{_gpus(group)}{one.found}"
-    first = f"{found} - {one.means}" if one.level is Level.OK else found
+    first = f"{found} - {one.means}" if one.level is DoctorLevel.OK else found
     start, *rest = _wrapped(first, width)
     yield f"{head} {one.check:<{_INDENT - 9}}{start}"
-    if one.level is not Level.OK:
+    if one.level is not DoctorLevel.OK:
         rest += _wrapped(one.means, width) + _wrapped(one.do, width, "do: ")
     yield from (f"{'':<{_INDENT}}{line}" for line in rest)
 
@@ -117,7 +117,7 @@ def _wrapped(text: str, width: int, label: str = "") -> list[str]:
     return textwrap.wrap(label + text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _gpus(findings: Sequence[Finding]) -> str:
+def _gpus(findings: Sequence[Diagnosis]) -> str:
     """Format the GPUs of an entry by index; a lock may belong to a GPU that is not listed."""
     unlisted = [finding.gpu for finding in findings if finding.index is None and finding.gpu]
     indices = [finding.index for finding in findings if finding.index is not None]

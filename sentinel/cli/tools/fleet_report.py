@@ -30,6 +30,7 @@ from sentinel.cli.options.setting_options import (
     expect_options,
     load_expectation,
     load_thresholds,
+    thresholds_option,
 )
 from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -44,7 +45,7 @@ from sentinel.fleet.node_files import (
     read_run_expectation,
     read_run_thresholds,
 )
-from sentinel.fleet.node_result import Plan
+from sentinel.fleet.node_result import NodePlan
 from sentinel.fleet.progress import record_reasons
 from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_folder import (
@@ -326,12 +327,7 @@ def _fault(node: FleetNode) -> str:
 @click.option("--jsonl", is_flag=True, help="JSON lines, one object for each GPU.")
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
-@click.option(
-    "--thresholds",
-    "limits",
-    metavar="FILE",
-    help="Replace limits by those of this TOML file.  [default: those of the run]",
-)
+@thresholds_option(".  [default: those of the run]")
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
@@ -467,7 +463,7 @@ class _Collected:
         now = datetime.now().astimezone()
         since_s = _DEFAULT_SINCE_S if self.since_s is None else self.since_s
         return Acceptance(
-            plan=Plan(name=plan.name, hash=plan.hash),
+            plan=NodePlan(name=plan.name, hash=plan.hash),
             overridden=thresholds.node.overridden(),
             since=now - timedelta(seconds=since_s),
             now=now,

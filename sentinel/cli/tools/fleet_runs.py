@@ -23,6 +23,7 @@ from sentinel.cli.options.setting_options import (
     load_expectation,
     load_thresholds,
     simulate_option,
+    thresholds_option,
 )
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
 from sentinel.errors import ConfigError, SentinelError
@@ -125,12 +126,7 @@ class _Order:
 @strict_option
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
-@click.option(
-    "--thresholds",
-    "limits",
-    metavar="FILE",
-    help="Replace limits by those of this TOML file, on the nodes and in the fleet's report.",
-)
+@thresholds_option(", on the nodes and in the fleet's report.")
 @click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
 @click.option(
     "--engine-option",

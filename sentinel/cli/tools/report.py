@@ -23,7 +23,7 @@ from sentinel.cli.options.command_options import (
     print_report,
     strict_option,
 )
-from sentinel.cli.options.setting_options import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds, thresholds_option
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
 from sentinel.host.daemon_lookup import find_shared, simulated_folder
 from sentinel.host.process_setup import leave
@@ -65,9 +65,7 @@ from sentinel.protocol import __version__
 @address_options
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
-@click.option(
-    "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
-)
+@thresholds_option()
 @strict_option
 def command(
     runs: tuple[str, ...],

@@ -52,6 +52,36 @@ _EXIT_CODES = {
     TrialResult.UNUSABLE: ExitCode.USAGE,
     TrialResult.INCOMPLETE: ExitCode.NOT_RUNNING,
 }
+#: The lines of a report, as the sentences of events (protocol/events.py); an empty one is none.
+_ROWS = {
+    "ready": "[after {start_s:duration}, with {held:size} in {chunks} chunks|never]",
+    "work": "[{rates}, {iterations} iterations/s for {ran_s:duration}"
+    "|{iterations} iterations/s for {ran_s:duration}]"
+    "[{iterations?}{simulated?}; rates of a simulated GPU mean nothing]",
+    "checks": "[{checks?}{checks} results, {errors} wrong]",
+    "note": "[{note}]",
+    "heat": "[{heat}]",
+    "memory": "[{steady?}constant to the byte after it was ready"
+    "|grew by {grown:size} after it was ready]",
+    "host": "[{host_memory?}{host_cores:percent} of a core, {host_memory:size} of its memory]",
+    "quantum": "[at most {longest_quantum_s:duration} per quantum; at most {most} is allowed]",
+    "stop": "[{killed?}killed {stop_s:duration} after it was asked to"
+    "|ended by itself {stop_s:duration} after it was asked to]",
+}
+#: The readings of the GPU.
+_HEAT = {
+    "temperature_c": "at most {} °C",
+    "power_w": "{:.0f} W on average",
+    "power_most_w": "at most {:.0f} W",
+    "sm_clock_mhz": "{:.0f} MHz",
+}
+_MAX_FLIPS = 100_000
+_MAX_ROUNDS = 100_000_000
+#: The place of a result without a fault.
+CLEAN = "clean"
+_SELFTEST = "sentinel.stressor.selftest:selftest"
+#: Results next to faults must not become golden checksums.
+_SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
 
 
 # --- try -------------------------------------------------------------------------------------
@@ -170,24 +200,6 @@ def _figures(
     }
 
 
-#: The lines of a report, as the sentences of events (protocol/events.py); an empty one is none.
-_ROWS = {
-    "ready": "[after {start_s:duration}, with {held:size} in {chunks} chunks|never]",
-    "work": "[{rates}, {iterations} iterations/s for {ran_s:duration}"
-    "|{iterations} iterations/s for {ran_s:duration}]"
-    "[{iterations?}{simulated?}; rates of a simulated GPU mean nothing]",
-    "checks": "[{checks?}{checks} results, {errors} wrong]",
-    "note": "[{note}]",
-    "heat": "[{heat}]",
-    "memory": "[{steady?}constant to the byte after it was ready"
-    "|grew by {grown:size} after it was ready]",
-    "host": "[{host_memory?}{host_cores:percent} of a core, {host_memory:size} of its memory]",
-    "quantum": "[at most {longest_quantum_s:duration} per quantum; at most {most} is allowed]",
-    "stop": "[{killed?}killed {stop_s:duration} after it was asked to"
-    "|ended by itself {stop_s:duration} after it was asked to]",
-}
-
-
 def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the report: the figures, then the problems and remarks.
 
@@ -226,27 +238,7 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
         yield f"INCOMPLETE: {f['incomplete']}"
 
 
-#: The readings of the GPU.
-_HEAT = {
-    "temperature_c": "at most {} °C",
-    "power_w": "{:.0f} W on average",
-    "power_most_w": "at most {:.0f} W",
-    "sm_clock_mhz": "{:.0f} MHz",
-}
-
-
 # --- selftest --------------------------------------------------------------------------------
-
-_MAX_FLIPS = 100_000
-_MAX_ROUNDS = 100_000_000
-
-#: The place of a result without a fault.
-CLEAN = "clean"
-
-_SELFTEST = "sentinel.stressor.selftest:selftest"
-
-#: Results next to faults must not become golden checksums.
-_SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
 
 
 @click.command("selftest")

@@ -17,13 +17,17 @@ from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_options import Printed, prints, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
-from sentinel.diagnostics.workload_catalog import Listed, list_workloads
+from sentinel.diagnostics.workload_catalog import ListedWorkload, list_workloads
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.host.golden_store import Conflict, Golden, Goldens, locate
 from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
+
+#: The maximum width, and the indent of the lines below a name.
+_MAX_WIDTH = 100
+_INDENT = " " * 4
 
 
 @click.group("goldens")
@@ -161,11 +165,6 @@ def _conflict(conflict: Conflict) -> dict[str, object]:
     }
 
 
-#: The maximum width, and the indent of the lines below a name.
-_MAX_WIDTH = 100
-_INDENT = " " * 4
-
-
 @click.group("workloads", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -192,7 +191,7 @@ for _command in (trial.try_command, trial.selftest_command, goldens_group):
     command.add_command(_command)
 
 
-def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
+def _page(listed: tuple[ListedWorkload, ...], width: int) -> Iterator[str]:
     """Yield the lines of the list."""
     for workload in listed:
         source = " ".join(filter(None, [workload.package, workload.version])) or "no package"

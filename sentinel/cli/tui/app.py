@@ -32,7 +32,7 @@ from sentinel.cli.tui.content import (
     shown_panels,
     table_cell,
 )
-from sentinel.cli.tui.feed import Feed, Look, Samples, ShownEvent
+from sentinel.cli.tui.feed import Feed, Look, SampleHistory, ShownEvent
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_count
@@ -96,7 +96,7 @@ class Live(GpuActions):
             on_events=lambda events: self.post(self.add_events, events),
         )
         self._look = self._feed.look(first)
-        self._samples: dict[str, Samples] = defaultdict(Samples)
+        self._samples: dict[str, SampleHistory] = defaultdict(SampleHistory)
         self._events: deque[ShownEvent] = deque(maxlen=_MAX_EVENTS)
         self._sort, self._words = sort, words
         self._error: str | None = None

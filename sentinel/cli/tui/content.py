@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sentinel.cli.display import gpu_table, output
 from sentinel.cli.display.gpu_table import GpuJob
-from sentinel.cli.tui.feed import Samples, Usage, highest
+from sentinel.cli.tui.feed import HostUsage, SampleHistory, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
 from sentinel.protocol.rules import FAULT_STATES, gpu_state
@@ -34,6 +34,29 @@ _STATES = (
     "paused",
     "idle",
 )
+#: The width of the names of the graphs, and of the values after them.
+_LABEL, _VALUE = 7, 22
+#: The panels, in the order in which Tab goes through them.
+PANELS = ("processes", "details", "events")
+#: From this width on, all panels are shown, the details beside the others.
+WIDE = 110
+#: How many rows two panels need, and three, one below the other.
+_ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
+#: The least rows of a panel with its title, if it has as many lines.
+_LEAST_ROWS = 6
+#: The unused rows from which on one more panel is shown.
+_LEAST_MORE = 3
+PROCESSES = output.Table(
+    ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
+    flexible=7,
+    right=(0, 1, 3, 4, 5),
+)
+#: Below this width there is no type, and a short user, so that the command has room.
+_NARROW = 76
+_NARROW_PROCESSES = output.Table(
+    (*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right
+)
+_SHORT_USER = 10
 
 
 @dataclass(frozen=True)
@@ -199,11 +222,7 @@ def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Te
     return made
 
 
-#: The width of the names of the graphs, and of the values after them.
-_LABEL, _VALUE = 7, 22
-
-
-def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
+def detail_lines(gpu: GpuStatus, samples: SampleHistory, width: int) -> list[str]:
     """Return the lines about a GPU.
 
     Args:
@@ -226,7 +245,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
     return [output.cut(output.printable(line), width) for line in lines]
 
 
-def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
+def _graphs(gpu: GpuStatus, samples: SampleHistory, width: int) -> Iterator[str]:
     room = max(10, width - _LABEL - _VALUE)
     hottest = float(temperature_limit_c(gpu) or highest(samples.temperature_c))
     strongest = power_limit_w(gpu) or highest(samples.power_w)
@@ -309,19 +328,6 @@ def _handover(one: Handover) -> str:
     return f"gave   {format_brief(one.ago_s)} ago to a newcomer ({one.evidence}): {took}"
 
 
-#: The panels, in the order in which Tab goes through them.
-PANELS = ("processes", "details", "events")
-
-#: From this width on, all panels are shown, the details beside the others.
-WIDE = 110
-#: How many rows two panels need, and three, one below the other.
-_ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
-#: The least rows of a panel with its title, if it has as many lines.
-_LEAST_ROWS = 6
-#: The unused rows from which on one more panel is shown.
-_LEAST_MORE = 3
-
-
 def shown_panels(
     width: int, rows: int, first: str, lines: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
@@ -364,20 +370,7 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
     return [*given, max(1, left)]
 
 
-PROCESSES = output.Table(
-    ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
-    flexible=7,
-    right=(0, 1, 3, 4, 5),
-)
-#: Below this width there is no type, and a short user, so that the command has room.
-_NARROW = 76
-_NARROW_PROCESSES = output.Table(
-    (*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right
-)
-_SHORT_USER = 10
-
-
-def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int) -> list[str]:
+def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, HostUsage], width: int) -> list[str]:
     """Return the lines of a table, at most ``width`` columns wide if possible.
 
     Args:
@@ -395,7 +388,7 @@ def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int
     return table.lines(rows, width, colour=False)
 
 
-def _process_row(job: GpuJob, use: Usage | None) -> tuple[str, ...]:
+def _process_row(job: GpuJob, use: HostUsage | None) -> tuple[str, ...]:
     index, pid, user, kind, memory, command = gpu_table.process_row(job)
     share = None if use is None else use.processor_share
     cpu = "" if share is None else f"{share:.0%}"

@@ -16,11 +16,15 @@ from sentinel.client import Client, EventInfo, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.host.procfs import read_usage
 
-#: Samples of each GPU, which fill the details of a wide screen.
+#: The samples of each GPU, which fill the details of a wide screen.
 MAX_SAMPLES = 240
+#: The pause before the events are requested again after an error.
+RETRY_S = 5.0
+#: The newest events before the first live one that are shown.
+_PAST_EVENTS = 200
 
 
-class Samples:
+class SampleHistory:
     """The last samples of one GPU, oldest first; None is unknown."""
 
     def __init__(self) -> None:
@@ -51,7 +55,7 @@ def highest(values: Iterable[float | None]) -> float:
 
 
 @dataclass(frozen=True)
-class Usage:
+class HostUsage:
     """What a process uses of the host; None is unknown."""
 
     #: Of one core, over the time since the last look.
@@ -65,14 +69,14 @@ class ProcessMeter:
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, float]] = {}
 
-    def measure(self, jobs: Iterable[GpuJob], now: float) -> dict[int, Usage]:
+    def measure(self, jobs: Iterable[GpuJob], now: float) -> dict[int, HostUsage]:
         """Read the usage of the processes that /proc of this host has, by PID.
 
         Args:
             jobs: The processes.
             now: The time, by the monotonic clock.
         """
-        found: dict[int, Usage] = {}
+        found: dict[int, HostUsage] = {}
         seen: dict[int, tuple[float, float]] = {}
         for pid in {job.pid for job in jobs if job.is_local}:
             usage = read_usage(pid)
@@ -83,15 +87,9 @@ class ProcessMeter:
             share = None
             if before is not None and now > before[0] and usage.processor >= before[1]:
                 share = (usage.processor - before[1]) / (now - before[0])
-            found[pid] = Usage(share, usage.resident)
+            found[pid] = HostUsage(share, usage.resident)
         self._last = seen
         return found
-
-
-#: The pause before the events are requested again after an error.
-RETRY_S = 5.0
-#: The newest events before the first live one that are shown.
-_PAST_EVENTS = 200
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Look:
     status: Status
     jobs: list[GpuJob]
     #: By PID.
-    usage: dict[int, Usage]
+    usage: dict[int, HostUsage]
 
 
 @dataclass(frozen=True)

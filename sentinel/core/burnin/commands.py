@@ -31,6 +31,7 @@ from sentinel.protocol.stressor import (
     SelftestResult,
     UnitExercised,
 )
+from sentinel.protocol.views import BurninRunView
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
 _COUNTS = (
@@ -53,16 +54,16 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     unusable = _why_not_done(command.done, gpus, plan)
     if unusable is not None:
         raise RefusedError(Refusal.INVALID, unusable)
-    run = BurninRun(
+    view = BurninRunView(
         id=command.id,
-        plan=plan,
+        plan=plan.name,
         gpus=gpus,
         by=command.by,
         since=now,
         bound=command.bound,
     )
     fields = {
-        "id": run.id,
+        "id": view.id,
         "plan": plan.name,
         "gpus": gpu_fields(state.gpu_states[uuid].gpu for uuid in gpus),
         "by": caller_fields(command.by),
@@ -70,7 +71,7 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"started the plan {plan.name} on {names_of(state, gpus)}"
     counted_from = now if state.orders.burnin_only else state.counted_from
-    state = replace(state, burnin_run=run, counted_from=counted_from)
+    state = replace(state, burnin_run=BurninRun(view=view, plan=plan), counted_from=counted_from)
     state = state.change_gpus(lambda gpu_state: _begun(gpu_state, plan, command), gpus)
     return Accepted(Step(lay_settings(state), events=(event,)), text, gpus)
 
@@ -80,14 +81,14 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     run = state.burnin_run
     if run is None:
         raise RefusedError(Refusal.NOT_FOUND, "no burn-in runs")
-    if command.id not in {None, run.id}:
-        raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} has ended; {run.id} runs")
-    check_owner(command.by, run.by, "the burn-in")
-    left = [uuid for uuid in run.gpus if uuid not in run.done]
+    if command.id not in {None, run.view.id}:
+        raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} has ended; {run.view.id} runs")
+    check_owner(command.by, run.view.by, "the burn-in")
+    left = [uuid for uuid in run.view.gpus if uuid not in run.done]
     reason = command.reason or f"cancelled by {command.by}"
     step = phases.end_plans(state, seen, reason, left)
     text = f"ends the burn-in {run.plan.name}"
-    return Accepted(step, text, run.gpus)
+    return Accepted(step, text, run.view.gpus)
 
 
 def _begun(gpu_state: GpuState, plan: Plan, command: StartBurnin) -> GpuState:
@@ -152,7 +153,7 @@ def _check_possible(state: State) -> None:
 def report_measurements(state: State, seen: Observation) -> Step[State]:
     """Report what stressors of the burn-in have measured, which only its client records."""
     events = []
-    for uuid in state.burnin_run.gpus if state.burnin_run is not None else ():
+    for uuid in state.burnin_run.view.gpus if state.burnin_run is not None else ():
         facts = seen.children.get(uuid)
         for message in facts.messages if facts is not None else ():
             if isinstance(message, MEASURED):
@@ -181,7 +182,7 @@ def settle(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     newly = {
         uuid: progress
-        for uuid in run.gpus
+        for uuid in run.view.gpus
         if uuid not in run.done
         and (progress := state.gpu_states[uuid].progress).finished(run.plan)
         and not _may_report(state.gpu_states[uuid].stressor)
@@ -191,8 +192,8 @@ def settle(state: State, seen: Observation) -> Step[State]:
         state = state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=None), newly)
         run = replace(run, done={**run.done, **newly})
         state = lay_settings(replace(state, burnin_run=run))
-    if len(run.done) < len(run.gpus):
+    if len(run.done) < len(run.view.gpus):
         return Step(state)
-    fields = {"id": run.id, "plan": run.plan.name}
+    fields = {"id": run.view.id, "plan": run.plan.name}
     event = Event(name="burnin.run_ended", at=seen.now, fields=fields)
     return Step(replace(state, burnin_run=None), events=(event,))

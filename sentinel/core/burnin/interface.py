@@ -72,7 +72,7 @@ def comes_after(state: State, gpu_state: GpuState) -> Ruling | None:
     current, most = state.burnin_run, state.config.max_gpus
     if current is None or most is None or settings.run_of(state, gpu_state.gpu.uuid) is not None:
         return None
-    first = set(current.gpus) - set(current.done)
+    first = set(current.view.gpus) - set(current.done)
     others = [gpu for uuid, gpu in state.gpu_states.items() if uuid not in first]
     held = sorted((gpu for gpu in others if gpu.is_held), key=lambda gpu: gpu.launch.at)
     if gpu_state not in held:
@@ -168,24 +168,14 @@ def progress_events(
 
 def run_view(state: State) -> BurninRunView | None:
     """Build the view of the burn-in that a client has asked for; None without one."""
-    current = state.burnin_run
-    if current is None:
-        return None
-    return BurninRunView(
-        id=current.id,
-        plan=current.plan.name,
-        gpus=current.gpus,
-        by=current.by,
-        since=current.since,
-        bound=current.bound,
-    )
+    return None if state.burnin_run is None else state.burnin_run.view
 
 
 def gpu_view(state: State, gpu_state: GpuState, why_free: str, now: float) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     uuid, current = gpu_state.gpu.uuid, state.burnin_run
     plan = state.config.of(uuid).plan
-    if current is not None and uuid in current.gpus:
+    if current is not None and uuid in current.view.gpus:
         plan, done = current.plan, current.done.get(uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
     return None if plan is None else _view_of(state, gpu_state, plan, why_free, now)

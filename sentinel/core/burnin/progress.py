@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from sentinel.config.plan import Phase, Plan
 from sentinel.config.verified_work import fold, has_seconds
 from sentinel.protocol.burnin_events import Interrupted, Worked
-from sentinel.protocol.commands import Caller, PhaseWork
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
+from sentinel.protocol.views import BurninRunView
 
 #: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees
 #: Celsius, over the longest of these windows that fits into half of the warm-up, in seconds.
@@ -100,14 +101,9 @@ class Burnin:
 class BurninRun:
     """A burn-in that a client has asked a daemon for."""
 
-    id: str
+    #: What is shown of it: who has asked for what, and the GPUs.
+    view: BurninRunView
     plan: Plan
-    #: By UUID.
-    gpus: tuple[str, ...]
-    by: Caller
-    since: float
-    #: Whether it ends with the process ``by``.
-    bound: bool = False
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from sentinel.core.state import State
 def run_of(state: State, uuid: str) -> BurninRun | None:
     """Return the burn-in of a client that a GPU has still work to do for, or None."""
     run = state.burnin_run
-    return None if run is None or uuid not in run.gpus or uuid in run.done else run
+    return None if run is None or uuid not in run.view.gpus or uuid in run.done else run
 
 
 def is_repeated(state: State, uuid: str) -> bool:

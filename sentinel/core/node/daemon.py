@@ -159,7 +159,7 @@ class SentNotifications:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notification:
+class SystemdState:
     """The next datagram to systemd."""
 
     #: Empty if nothing is due.
@@ -175,7 +175,7 @@ def next_notification(
     seen: Observation,
     sent: SentNotifications,
     watchdog: float | None = None,
-) -> Notification:
+) -> SystemdState:
     """Decide what to send to systemd after a tick.
 
     Args:
@@ -204,7 +204,7 @@ def next_notification(
             lines.append("WATCHDOG=1")
             sent = replace(sent, watchdog_at=now)
         due = min(due, max(now, sent.watchdog_at) + watchdog / 4)
-    return Notification(lines=tuple(lines), sent=sent, due=due)
+    return SystemdState(lines=tuple(lines), sent=sent, due=due)
 
 
 def _ready(state: State, seen: Observation) -> bool:

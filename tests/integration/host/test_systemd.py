@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.systemd import Journal, Notifier
+from sentinel.host.systemd import Journal, SystemdSocket
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.journal_harness import fake_journal
 from tests.harness.timing import TIMEOUT_S
@@ -29,7 +29,10 @@ def manager(address: str) -> Iterator[socket.socket]:
 @pytest.mark.parametrize("abstract", [False, True])
 def test_lines_are_sent_as_one_datagram(tmp_path: Path, *, abstract: bool) -> None:
     address = f"@sentinel-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
-    with manager(address) as listening, closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+    with (
+        manager(address) as listening,
+        closing(SystemdSocket({"NOTIFY_SOCKET": address})) as notifier,
+    ):
         assert notifier.enabled
         assert notifier.send(["READY=1", "STATUS=2 GPUs: 2 idle"])
         assert listening.recv(4096) == b"READY=1\nSTATUS=2 GPUs: 2 idle"
@@ -40,19 +43,19 @@ def test_lines_are_sent_as_one_datagram(tmp_path: Path, *, abstract: bool) -> No
     "address", ["", "@", "relative", "vsock:2:1234", "/nowhere/at/all", "/" + "x" * 200]
 )
 def test_a_missing_manager_is_no_error(address: str) -> None:
-    with closing(Notifier({"NOTIFY_SOCKET": address} if address else {})) as notifier:
+    with closing(SystemdSocket({"NOTIFY_SOCKET": address} if address else {})) as notifier:
         assert not notifier.send(["READY=1"])
 
 
 def test_a_manager_that_does_not_read_never_blocks(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
-    with manager(address), closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+    with manager(address), closing(SystemdSocket({"NOTIFY_SOCKET": address})) as notifier:
         assert not all(notifier.send(["WATCHDOG=1"]) for _ in range(10_000))
 
 
 def test_a_manager_that_exited_is_no_error(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
-    with closing(Notifier({"NOTIFY_SOCKET": address})) as notifier:
+    with closing(SystemdSocket({"NOTIFY_SOCKET": address})) as notifier:
         with manager(address):
             assert notifier.send(["READY=1"])
         assert not notifier.send(["READY=1"])
@@ -63,7 +66,7 @@ def test_a_manager_that_exited_is_no_error(tmp_path: Path) -> None:
 def test_a_closed_notifier_sends_nothing(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with manager(address):
-        notifier = Notifier({"NOTIFY_SOCKET": address})
+        notifier = SystemdSocket({"NOTIFY_SOCKET": address})
         notifier.close()
         notifier.close()
         assert not notifier.send(["READY=1"])
@@ -84,7 +87,7 @@ def test_a_closed_notifier_sends_nothing(tmp_path: Path) -> None:
 def test_the_watchdog_is_used_only_for_this_pid(
     variables: dict[str, str], watchdog: float | None
 ) -> None:
-    with closing(Notifier({"NOTIFY_SOCKET": "/run/x", **variables}, pid=7)) as notifier:
+    with closing(SystemdSocket({"NOTIFY_SOCKET": "/run/x", **variables}, pid=7)) as notifier:
         assert notifier.watchdog == watchdog
 
 
@@ -95,7 +98,7 @@ def test_no_child_inherits_the_variables_of_the_manager() -> None:
         "WATCHDOG_PID": str(os.getpid()),
         "A": "b",
     }
-    Notifier(environ).close()
+    SystemdSocket(environ).close()
     assert environ == {"A": "b"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.node_report import MOMENT, judge_node
-from sentinel.burnin.checks.required_readings import REQUIRED, Group, unread
+from sentinel.burnin.checks.required_readings import REQUIRED, ReadingGroup, unread
 from sentinel.protocol.counters import READ_FIELDS, Counters
 from tests.harness.check_evidence import HEALTHY, PEER
 
@@ -22,7 +22,7 @@ def without(fields: list[str], *, failed: bool = True) -> Counters:
     return replace(gone, failed=dict.fromkeys(fields, "unknown error")) if failed else gone
 
 
-def fields_of(group: Group) -> list[str]:
+def fields_of(group: ReadingGroup) -> list[str]:
     return [field for field in READ_FIELDS if field.startswith(group.counters)]
 
 
@@ -31,7 +31,7 @@ def status(gpu: Counters) -> Status:
 
 
 @GROUPS
-def test_a_group_that_could_not_be_read_is_named_and_no_pass(group: Group) -> None:
+def test_a_group_that_could_not_be_read_is_named_and_no_pass(group: ReadingGroup) -> None:
     gpu = without(fields_of(group))
     assert status(gpu) is Status.NOT_TESTED
     assert unread(gpu) == f"could not be read: {group.name}: unknown error"
@@ -39,13 +39,13 @@ def test_a_group_that_could_not_be_read_is_named_and_no_pass(group: Group) -> No
 
 
 @GROUPS
-def test_what_a_model_does_not_have_is_not_required(group: Group) -> None:
+def test_what_a_model_does_not_have_is_not_required(group: ReadingGroup) -> None:
     gpu = without(fields_of(group), failed=False)
     assert (status(gpu), unread(gpu)) == (Status.PASS, None)
 
 
 @GROUPS
-def test_what_a_twin_has_is_required(group: Group) -> None:
+def test_what_a_twin_has_is_required(group: ReadingGroup) -> None:
     gpu, twin = without(fields_of(group), failed=False), PEER
     found = judge_node([gpu, twin], Thresholds())
     wanted = Status.NOT_TESTED if group.of_model else Status.PASS

@@ -13,7 +13,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import LiveTable, Table
 from sentinel.cli.tools import fleet_report
 from sentinel.cli.tools.fleet_report import FleetScreen
-from sentinel.fleet.engine import EngineError, Task, TaskState
+from sentinel.fleet.engine import EngineError, NodeTask, TaskState
 from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeStatus
 from sentinel.fleet.progress import NodeProgress
 
@@ -29,7 +29,7 @@ PROGRESS = NodeProgress(
 
 
 def status(state: TaskState, node: str = "n1", **of_task: Any) -> NodeStatus:
-    return NodeStatus(node=node, task=Task(state=state, **of_task))
+    return NodeStatus(node=node, task=NodeTask(state=state, **of_task))
 
 
 RUNNING = replace(status(TaskState.RUNNING), progress=PROGRESS)
@@ -62,7 +62,7 @@ def test_a_line_for_each_change(screen: FleetScreen, stream: io.StringIO) -> Non
     assert printed(stream) == []
     screen.show([replace(RUNNING, progress=replace(PROGRESS, findings=1))], None)
     assert printed(stream) == ["n1  running  2 of 6 steady, 71 C, wrong results: 1"]
-    done = replace(RUNNING, task=Task(state=TaskState.OVER), verdict=Verdict.FAIL)
+    done = replace(RUNNING, task=NodeTask(state=TaskState.OVER), verdict=Verdict.FAIL)
     screen.show([done], None)
     assert printed(stream) == ["n1  done  71 C, FAIL"]
     screen.show([done], None)
@@ -101,7 +101,7 @@ def test_what_a_node_has_written_does_not_control_the_terminal(
 
 
 def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.StringIO) -> None:
-    silent = replace(RUNNING, task=Task(state=TaskState.UNKNOWN))
+    silent = replace(RUNNING, task=NodeTask(state=TaskState.UNKNOWN))
     screen.show([RUNNING], None)
     printed(stream)
     for error in (EngineError("squeue failed: a"), EngineError("squeue failed: b")):

@@ -23,7 +23,7 @@ from sentinel.cli.tui.content import (
     shown_panels,
     sort_key,
 )
-from sentinel.cli.tui.feed import ProcessMeter, Samples, Usage
+from sentinel.cli.tui.feed import HostUsage, ProcessMeter, SampleHistory
 from sentinel.client import GpuStatus, Handover, Process
 from sentinel.protocol.api_types import GpuTelemetry
 
@@ -136,7 +136,7 @@ def test_the_highest_is_first_and_the_unknown_last(sort: str, order: list[int]) 
 
 @pytest.mark.parametrize("width", [30, 58, 78, 100])
 def test_details_have_sensors_against_their_limits_and_fit(width: int) -> None:
-    samples = Samples()
+    samples = SampleHistory()
     for _ in range(300):
         samples.add(gpu())
     lines = detail_lines(gpu(), samples, width)
@@ -166,7 +166,7 @@ def job(pid: int, **fields: Any) -> GpuJob:
 
 @pytest.mark.parametrize("width", [58, 78, 120])
 def test_processes_take_one_line_each_and_fit(width: int) -> None:
-    lines = process_lines([job(4_000_000), job(1)], {1: Usage(3.5, 2**30)}, width)
+    lines = process_lines([job(4_000_000), job(1)], {1: HostUsage(3.5, 2**30)}, width)
     assert len(lines) == 3
     assert all(cell_width(line) <= width for line in lines)
     assert "350%" in lines[2]

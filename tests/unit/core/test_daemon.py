@@ -12,8 +12,8 @@ from sentinel.config.model import Config
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Running, StopCause, Stopping, Unknown
 from sentinel.core.node.daemon import (
     FIRST_START_S,
-    Notification,
     SentNotifications,
+    SystemdState,
     next_notification,
 )
 from sentinel.core.observation import Observation
@@ -132,7 +132,7 @@ def seen(*ages: float | None, fault: str | None = None) -> Observation:
 
 def notification_of(
     of: State, what: Observation, sent: SentNotifications = SENT, watchdog: float | None = WATCHDOG
-) -> Notification:
+) -> SystemdState:
     return next_notification(of, what, sent, watchdog)
 
 

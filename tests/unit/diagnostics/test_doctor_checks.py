@@ -9,13 +9,13 @@ import pytest
 
 from sentinel.diagnostics.doctor_checks import RESIDENT, diagnose
 from sentinel.diagnostics.doctor_facts import (
+    Diagnosis,
+    DoctorLevel,
     DriverFacts,
-    Finding,
     Folder,
     GpuFacts,
     Held,
     HostFacts,
-    Level,
     Quota,
     Room,
     Unread,
@@ -25,23 +25,23 @@ from sentinel.host.packages import Bindings, Installer, TorchBuild
 from tests.harness.doctor_harness import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 
-def lines(facts: HostFacts, check: str) -> list[Finding]:
+def lines(facts: HostFacts, check: str) -> list[Diagnosis]:
     """List the findings of one check."""
     return [finding for finding in diagnose(facts) if finding.check == check]
 
 
-def line(facts: HostFacts, check: str) -> Finding:
+def line(facts: HostFacts, check: str) -> Diagnosis:
     """Return the only finding of a check that is not ok, or the first one."""
     found = lines(facts, check)
-    bad = [finding for finding in found if finding.level is not Level.OK]
+    bad = [finding for finding in found if finding.level is not DoctorLevel.OK]
     assert len(bad) <= 1
     return (bad or found)[0]
 
 
 def test_a_healthy_host_has_no_findings() -> None:
     findings = diagnose(HOST)
-    assert [f for f in findings if f.level is not Level.OK or f.do] == []
-    assert verdict(findings) is Level.OK
+    assert [f for f in findings if f.level is not DoctorLevel.OK or f.do] == []
+    assert verdict(findings) is DoctorLevel.OK
     assert len({finding.check for finding in findings}) == 25
 
 
@@ -111,7 +111,7 @@ def test_each_fact_about_a_host_produces_its_line(
     finding = line(replace(HOST, **changes), check)
     assert finding.level == level
     assert word in f"{finding.found} / {finding.means} / {finding.do}"
-    assert bool(finding.do) == (finding.level is not Level.OK)
+    assert bool(finding.do) == (finding.level is not DoctorLevel.OK)
 
 
 PAGE = {"remapped": Unread(), "retiring": (1,)}
@@ -167,9 +167,9 @@ def test_each_fact_about_a_gpu_produces_its_line(
     *_, finding = lines(with_gpu(**changes), check)
     assert (finding.level, finding.gpu, finding.index) == (level, "GPU-1", 1)
     assert word in f"{finding.found} / {finding.means} / {finding.do}"
-    assert bool(finding.do) == (finding.level is not Level.OK)
+    assert bool(finding.do) == (finding.level is not DoctorLevel.OK)
     first, *_ = lines(with_gpu(**changes), check)
-    assert (first.level, first.gpu) == (Level.OK, "GPU-0")
+    assert (first.level, first.gpu) == (DoctorLevel.OK, "GPU-0")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_another_module_that_shadows_the_binding_is_a_problem(
     bindings: Bindings, word: str
 ) -> None:
     finding = line(replace(HOST, bindings=bindings), "binding")
-    assert finding.level is Level.PROBLEM
+    assert finding.level is DoctorLevel.PROBLEM
     assert word in f"{finding.found} / {finding.do}"
 
 
@@ -255,7 +255,7 @@ def test_an_unusable_torch_has_the_command_for_the_driver(build: TorchBuild | No
     python = """'/opt/it'"'"'s/bin/python' -m pip"""
     remove = "" if build is None else f"{python} uninstall --yes torch && "
     index = "https://download.pytorch.org/whl/cu126"
-    assert finding.level is Level.PROBLEM
+    assert finding.level is DoctorLevel.PROBLEM
     assert finding.do.endswith(f"Run: {remove}{python} install torch --index-url {index}")
 
 
@@ -299,13 +299,13 @@ def test_a_simulated_host_needs_neither_driver_nor_cuda() -> None:
         bindings=Bindings(version=None),
         torch=TorchBuild(version="2.13.0+cpu", cuda=None, without=True),
     )
-    assert verdict(diagnose(facts)) is Level.OK
+    assert verdict(diagnose(facts)) is DoctorLevel.OK
 
 
 def test_the_verdict_is_the_worst_line() -> None:
-    assert verdict(diagnose(replace(HOST, nice=5))) is Level.WARNING
-    assert verdict(diagnose(replace(HOST, nice=5, torch=None))) is Level.PROBLEM
-    assert verdict([]) is Level.OK
+    assert verdict(diagnose(replace(HOST, nice=5))) is DoctorLevel.WARNING
+    assert verdict(diagnose(replace(HOST, nice=5, torch=None))) is DoctorLevel.PROBLEM
+    assert verdict([]) is DoctorLevel.OK
 
 
 @pytest.mark.parametrize(

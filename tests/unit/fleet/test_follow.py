@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
+from sentinel.fleet.engine import EngineError, EngineMissingError, NodeTask, TaskState
 from sentinel.fleet.follow import (
     MIN_PAUSE_S,
     FleetFollower,
@@ -47,12 +47,12 @@ class FakeEngine:
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         raise AssertionError("a follower submits nothing")
 
-    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+    def tasks(self, run: FleetRun) -> Mapping[str, NodeTask]:
         self.asked = run
         if self.error is not None:
             raise self.error
         return {
-            node: Task(state=state, awaits_turn=node in self.held)
+            node: NodeTask(state=state, awaits_turn=node in self.held)
             for node, state in self.states.items()
         }
 
@@ -165,12 +165,12 @@ def test_an_unknown_engine_is_named(folder: FleetFolder) -> None:
         engine_of(fleet_run("a", engine="ray"), folder)
 
 
-OVER = Task(state=TaskState.OVER)
-RUNNING = Task(state=TaskState.RUNNING)
-WAITING = Task(state=TaskState.WAITING, reason="Resources")
-DOWN = Task(state=TaskState.WAITING, reason="BeginTime", node_unavailable=True)
-HELD = Task(state=TaskState.WAITING, hold="held: JobHeldAdmin; release it: scontrol release 12")
-TURN = Task(state=TaskState.WAITING, awaits_turn=True)
+OVER = NodeTask(state=TaskState.OVER)
+RUNNING = NodeTask(state=TaskState.RUNNING)
+WAITING = NodeTask(state=TaskState.WAITING, reason="Resources")
+DOWN = NodeTask(state=TaskState.WAITING, reason="BeginTime", node_unavailable=True)
+HELD = NodeTask(state=TaskState.WAITING, hold="held: JobHeldAdmin; release it: scontrol release 12")
+TURN = NodeTask(state=TaskState.WAITING, awaits_turn=True)
 PROGRESS = NodeProgress(
     node="n",
     state="running",
@@ -184,7 +184,7 @@ PROGRESS = NodeProgress(
 )
 
 
-def one(task: Task | None, verdict: Verdict | None = None) -> NodeStatus:
+def one(task: NodeTask | None, verdict: Verdict | None = None) -> NodeStatus:
     verdicts = {} if verdict is None else {"n": verdict}
     return merge(["n"], None if task is None else {"n": task}, {"n": PROGRESS}, verdicts)[0]
 
@@ -205,7 +205,7 @@ def one(task: Task | None, verdict: Verdict | None = None) -> NodeStatus:
     ],
 )
 def test_a_node_is_over_only_by_its_engine(
-    task: Task | None, verdict: Verdict | None, state: NodeState
+    task: NodeTask | None, verdict: Verdict | None, state: NodeState
 ) -> None:
     status = one(task, verdict)
     assert status.state is state
@@ -213,11 +213,11 @@ def test_a_node_is_over_only_by_its_engine(
 
 
 @pytest.mark.parametrize("task", [RUNNING, WAITING, DOWN, HELD])
-def test_a_node_that_has_ended_with_a_final_report_is_done_before_its_task(task: Task) -> None:
+def test_a_node_that_has_ended_with_a_final_report_is_done_before_its_task(task: NodeTask) -> None:
     """Slurm holds the task of a node that was lost after its report for as long as it likes."""
     ended = {"n": replace(PROGRESS, state="ended")}
 
-    def state(found: Verdict, tasks: Mapping[str, Task] | None, progress: Any) -> NodeState:
+    def state(found: Verdict, tasks: Mapping[str, NodeTask] | None, progress: Any) -> NodeState:
         return merge(["n"], tasks, progress, {"n": found})[0].state
 
     for verdict in (Verdict.PASS, Verdict.FAIL):
@@ -243,7 +243,7 @@ def test_a_node_that_has_ended_with_a_final_report_is_done_before_its_task(task:
     ],
 )
 def test_a_run_is_stalled_only_if_all_that_is_left_cannot_begin(
-    tasks: list[Task | None], *, stalled: bool
+    tasks: list[NodeTask | None], *, stalled: bool
 ) -> None:
     assert is_stalled([one(task) for task in tasks]) == stalled
 
@@ -262,7 +262,7 @@ def test_a_run_is_stalled_only_if_all_that_is_left_cannot_begin(
     ],
 )  # fmt: skip
 def test_the_note_says_what_the_state_does_not(
-    task: Task, verdict: Verdict | None, text: str
+    task: NodeTask, verdict: Verdict | None, text: str
 ) -> None:
     assert note(one(task, verdict)) == text
 

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.errors import ConfigError
 from sentinel.fleet import slurm_engine
-from sentinel.fleet.engine import EngineError, Task, TaskState
+from sentinel.fleet.engine import EngineError, NodeTask, TaskState
 from sentinel.fleet.run_folder import FleetFolder, FleetRun, new_id
 from sentinel.fleet.slurm_engine import JobList, Slurm, choose_nodes, parse_jobs
 from tests.harness.example_fleet import SUBMITTED, fleet_run
@@ -364,7 +364,7 @@ def test_states_of_jobs(state: str, *, over: bool, waits: bool) -> None:
 )
 def test_why_a_job_waits(line: str, why: dict[str, Any]) -> None:
     ((_, found),) = parse_jobs(f"12|{line}\n")
-    assert found.task == Task(state=TaskState.WAITING, **why)
+    assert found.task == NodeTask(state=TaskState.WAITING, **why)
     assert found.is_alive
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.errors import NoSuchGpuError
 from sentinel.host import verified_store
-from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, known_gpus, save, select_known
+from sentinel.host.verified_store import NAME, StoredWork, known_gpus, save
 from sentinel.protocol.api_types import GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.node_report import judge_node
-from sentinel.config.gpu_selection import pci_order, present, select_gpus
+from sentinel.config.gpu_selection import KnownGpu, pci_order, present, select_gpus, select_known
 from sentinel.errors import NoSuchGpuError
 from sentinel.fleet.job_gpus import gpus_of_job, names_of_job
-from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.counters import Counters
