@@ -65,6 +65,10 @@ _LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {
     ),
 }
 
+#: What of a sample is no number.
+_LABELS = frozenset({"time", "event", "gpu", "index", "reasons"})
+#: The numbers of work and of links; one may be missing.
+_MEASURED = ("seconds", "iterations", "flops", "bytes", "checks", "errors", "rate")
 #: What ends a stretch is reported at most so long before its end, or after it, in seconds.
 _CAUSED_WITHIN_S = 10.0
 #: The cause of an interruption of which no event says more.
@@ -101,6 +105,7 @@ def load(
             of, names = _LOGGED[sample["event"]]
             logged.append(of(**{name: sample[name] for name in names}))
         elif sample.get("gpu") in records:
+            dropped += not _is_measured(sample)
             _take_sample(records[sample["gpu"]], sample)
     dropped += abs(count - (count if known is None else known))
     for record in records.values():
@@ -313,11 +318,24 @@ def _names(processes: Iterable[Mapping[str, Any]]) -> str:
     return f" ({', '.join(names)})" if names else ""
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < inf  # not for NaN
+
+
+def _is_measured(sample: Mapping[str, Any]) -> bool:
+    """Check whether what was measured are numbers; any other sample is."""
+    measured = (sample.get(name) for name in _MEASURED)
+    known = (value for value in measured if value is not None)
+    return sample["event"] not in {WORK, LINK} or all(map(_is_number, known))
+
+
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
-    if any(first <= at < last for first, last in record.elsewhere):
+    if any(first <= at < last for first, last in record.elsewhere) or not _is_measured(sample):
         return
+    if sample["event"] == TELEMETRY:  # what is no number was not read
+        sample = {n: v if n in _LABELS or _is_number(v) else None for n, v in sample.items()}
     record.sampled_s += float(sample["seconds"]) if sample["event"] == WORK else 0.0
     if sample["event"] == WATCHED:
         record.xids_watched.append((sample["first"], sample["last"]))

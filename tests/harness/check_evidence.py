@@ -191,6 +191,7 @@ READINGS: Mapping[str, float | None] = {
     "power_w": 690.0,
     "power_limit_w": 700.0,
     "temperature_c": 60.0,
+    "sm_clock_mhz": 1700.0,
     "memory_temperature_c": 70.0,
     "temperature_margin_c": 25.0,
     "memory_clock_mhz": 3201.0,

@@ -328,6 +328,16 @@ def without(event: str, *phases: str) -> Apply:
     return apply
 
 
+def no_work_for(number: int) -> Apply:
+    """Record no work of so many seconds in a row of the steady phase."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        gone = {id(row) for row in node.rows(BAD, "work", STEADY)[60 : 60 + number]}
+        node.samples[:] = [row for row in node.samples if id(row) not in gone]
+
+    return apply
+
+
 def never_read_again(node: RecordedNode, _: Moment) -> None:
     """Let the counters after the run be those before it."""
     node.after[BAD] = dict(node.before[BAD])

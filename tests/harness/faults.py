@@ -57,6 +57,7 @@ from tests.harness.fault_changes import (
     no_results,
     no_share,
     no_time_of,
+    no_work_for,
     not_ended,
     not_listed,
     nvlinks,
@@ -387,6 +388,20 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(2, 8))
     yield kind("power-impossible", "its power reads 4 MW", telemetry(power_w=4294967.0),
                INCOMPLETE, "load.power", source=_FIELD)
+    for name, text in (("power_w", "power"), ("temperature_c", "temperature"),
+                       ("memory_clock_mhz", "memory clock")):  # fmt: skip
+        yield kind(f"nan-{text}", f"its {text} is no number in any reading",
+                   telemetry(**{name: float("nan")}), INCOMPLETE, "load", source=_FIELD)
+    yield kind("nan-rate", "its rate is no number", slower(float("nan"), STEADY), INCOMPLETE,
+               "missing", source=_FIELD, sizes=(1, 8))
+    for name, text, phases in (
+        ("temperature_c", "temperature", (STEADY,)), ("memory_clock_mhz", "memory clock", (COPY,)),
+        ("pcie_width", "link's width", (MEMORY, COPY)),
+    ):  # fmt: skip
+        yield kind(f"zero-{text}", f"its {text} reads 0 in {' and '.join(phases)}",
+                   telemetry(*phases, **{name: 0}), INCOMPLETE, "load.recorded", source=_FIELD)
+    yield kind("work-gap", "no work was recorded for 30 s of the steady phase", no_work_for(30),
+               INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
     yield kind("energy", "its energy counter stands still at 690 W", no_energy, INCOMPLETE,
                "load.power", source=_FIELD)
     yield kind("no-part", "no counters were recorded between two parts", no_part, INCOMPLETE,

@@ -70,7 +70,10 @@ def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
     readings = record.telemetry
     gaps = sorted(last.at - first.at for first, last in pairwise(readings))
     interval = gaps[len(gaps) // 2] if gaps else 0.0
-    answered = [name for name in _READ if any(s.values.get(name) is not None for s in readings)]
+    # What slows the clocks is counted, too, and judged by that.
+    counters = [{**vars(one), "reasons": None} for one in evidence.readings]
+    everything = [*counters, *(one.values for one in readings)]
+    answered = [name for name in _READ if any(one.get(name) is not None for one in everything)]
     shares = []
     for number, phase in enumerate(record.phases):
         if phase.complete:
@@ -102,13 +105,20 @@ def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> d
             return some
         return {} if seconds < _VERY_SHORT * interval else {"work": some["work"]}
     found = {"work": sum(float(one.values["seconds"]) for one in reports) / seconds}
+    moments = {"work": [one.at for one in reports]}
     for name in names:
-        known = [one.at for one in readings if one.values.get(name) is not None]
-        found[name] = len(known) * interval / seconds
+        moments[name] = [one.at for one in readings if _is_read(one.values.get(name))]
+        found[name] = len(moments[name]) * interval / seconds
+    for name, known in moments.items():
         gap = _longest_gap(phase, known)
         if gap > max(_GAP_S, _VERY_SHORT * interval):
             found[f"{name} for {gap:,.0f} s"] = 0.0
     return {what: min(1.0, share) for what, share in found.items()}
+
+
+def _is_read(value: object) -> bool:
+    """Check whether a reading was one: a GPU at work has no power, heat, clock or link of 0."""
+    return value is not None and (not isinstance(value, int | float) or value > 0)
 
 
 def _longest_gap(phase: PhaseRecord, known: list[float]) -> float:

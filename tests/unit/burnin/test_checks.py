@@ -982,7 +982,8 @@ def test_no_limit_that_an_operator_has_set_blames_a_gpu_nor_makes_it_an_exceptio
     assert alone.evidence == "CONFIG: its power limit is 57% of the default"
     slower = Run(tflops=300, read={"power_limit_w": 400.0, "power_w": 395.0})
     assert judge("rate.peers", slower.evidence([lowered] * 7)).status is FAIL
-    locked = Run(tflops=400, read={"reasons": ("applications_clocks_setting",)})
+    lower = {"reasons": ("applications_clocks_setting",), "sm_clock_mhz": 1130.0}
+    locked = Run(tflops=400, read=lower)
     assert judge("rate.peers", locked.evidence()).status is UNTESTED
     # A limit of 57 % does not explain a third of the rate.
     beyond = judge("rate.peers", replace(lowered, tflops=200).evidence())
