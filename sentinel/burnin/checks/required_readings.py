@@ -84,14 +84,14 @@ REQUIRED = (
         counters=("recovery_action",),
         why="it is the driver's own demand for a reset",
     ),
-    Group(
+    ReadingGroup(
         name="MIG mode",
         checks=("gpu.whole",),
         counters=("mig",),
         why="the values of a part of a GPU say nothing of the whole",
         of_model=False,
     ),
-    Group(
+    ReadingGroup(
         name="NVLink fabric",
         checks=("fabric.state", "fabric.health"),
         counters=("fabric_",),
