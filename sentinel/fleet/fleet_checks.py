@@ -147,13 +147,6 @@ class NodeGroup:
         return {name: peers for name, peers in found.items() if peers is not None}
 
     @cached_property
-    def clock_maximum(self) -> float | None:
-        """The median of the maximum clocks."""
-        clocks = [member.gpu.before.sm_clock_maximum_mhz for member in self.members]
-        known = [clock for clock in clocks if clock is not None]
-        return statistics.median(known) if known else None
-
-    @cached_property
     def usual_gpus(self) -> int | None:
         """How many GPUs more than half of the nodes have."""
         found = [len(gpus) for gpus in self.nodes.values()]
@@ -272,11 +265,7 @@ def _fleet_rate(evidence: FleetGpuEvidence, limits: Limits) -> Judgement:
         return not_applicable(_FEW)
     if own is None:
         return untested("no stretch of a steady phase counts")
-    # The power limit, which explains a lower rate, too, is that of the group.
-    clock = evidence.gpu.before.sm_clock_maximum_mhz
-    usual = evidence.group.clock_maximum
-    lower = clock is not None and usual is not None and clock < usual
-    return judge_rate(own, peers, limits, "its maximum clock is lower" if lower else "")
+    return judge_rate(own, peers, limits)
 
 
 @CHECKS.check("fleet.temperature")
@@ -314,7 +303,7 @@ def _fleet_node_rate(evidence: FleetNodeEvidence, limits: Limits) -> Judgement:
         return not_applicable(_FEW_NODES)
     if own is None:
         return untested("no rate of its GPUs counts")
-    return judge_rate(own, peers, limits, "")
+    return judge_rate(own, peers, limits)
 
 
 @CHECKS.check("fleet.gpus")

@@ -450,6 +450,30 @@ def limited(node: RecordedNode, moment: Moment) -> None:
     node.after[BAD]["power_limit_w"] = 400.0
 
 
+def limit_for(share: float, *phases: str, limit: float, reads: int = 1) -> Apply:
+    """Lower the power limit in some readings of phases, and the rate all the time."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        slower(share, STEADY, FP16)(node, moment)
+        for row in node.rows(BAD, "telemetry", *phases)[-reads:]:
+            row["power_limit_w"] = limit
+
+    return apply
+
+
+def raised(node: RecordedNode, moment: Moment) -> None:
+    """Raise the power limit; the card is slow."""
+    slower(0.82, STEADY, FP16)(node, moment)
+    telemetry(power_limit_w=750.0)(node, moment)
+    node.before[BAD]["power_limit_w"] = node.after[BAD]["power_limit_w"] = 750.0
+
+
+def lower_maximum(node: RecordedNode, moment: Moment) -> None:
+    """Let the maximum clock be lower, and the rate with it."""
+    slower(0.85, STEADY, FP16, sm_clock_mhz=1360)(node, moment)
+    node.before[BAD]["sm_clock_maximum_mhz"] = node.after[BAD]["sm_clock_maximum_mhz"] = 1500
+
+
 def all_limited(node: RecordedNode, _: Moment) -> None:
     """Lower the power limit of all GPUs before the run; one is slower than the others."""
     for row in (*node.before, *node.after):

@@ -43,10 +43,12 @@ from tests.harness.fault_changes import (
     half_memory,
     heat,
     in_a_row,
+    limit_for,
     limited,
     links,
     locked,
     lost_samples,
+    lower_maximum,
     mig,
     narrow_slot,
     never_read_again,
@@ -63,6 +65,7 @@ from tests.harness.fault_changes import (
     nvlinks,
     once,
     only_nvml,
+    raised,
     reloaded,
     reset,
     sampled_error,
@@ -480,6 +483,21 @@ def _rates() -> Iterator[Kind]:
     yield kind("beyond-limit", "a fifth of the rate at a limit of 650 of 700 W", both(
         limited, slower(0.2, STEADY, FP16, power_limit_w=650.0, power_w=640.0),
         after(power_limit_w=650.0)), FAIL, "rate.", source=_OWN, sizes=(8,))
+    yield kind("limit-once", "40 % of the rate, and a power limit of 200 W in one reading",
+               limit_for(0.4, STEADY, limit=200.0), FAIL, "rate.", source=_OWN, sizes=(1, 8))
+    yield kind("limit-later", "40 % of the rate, and a power limit of 200 W after it",
+               limit_for(0.4, LINKS, limit=200.0, reads=12), FAIL, "rate.", source=_OWN,
+               sizes=(8,))
+    yield kind("limit-unused", "half of the rate at 160 W, and a power limit of 400 W", both(
+        limited, slower(5 / 7, STEADY, FP16, power_w=160.0)), FAIL, "rate.", source=_OWN,
+        sizes=(8,))
+    yield kind("limit-small", "80 % of the rate, and 98 % of the power limit", both(
+        slower(0.8, STEADY, FP16, power_limit_w=686.0, power_w=680.0), after(power_limit_w=686.0)),
+        FAIL, "rate.", source=_OWN, sizes=(8,))
+    yield kind("limit-raised", "82 % of the rate of its peers, and a higher power limit", raised,
+               FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
+    yield kind("maximum-clock", "85 % of the rate of its peers, and a lower maximum clock",
+               lower_maximum, FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
     yield kind("slow-all", "80 % of the reference on all GPUs", slower_all, WARN, "rate.reference",
                source=_OWN, sizes=(2, 8))
     yield kind("slow-limited", "half the rate of seven peers with the same lowered limit",
@@ -640,6 +658,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     yield kind("limited", "an operator lowered its power limit in the run", limited, WARN,
                "power.limit", source=_OWN, sizes=(8,),
                exempt=True)
+    yield kind("limited-late", "an operator lowered its power limit in the last third", limited,
+               WARN, "power.limit", source=_OWN, moments=(LAST,), sizes=(1, 8), exempt=True)
     yield kind("locked", "an operator locked its clocks", locked, WARN, "clocks.locked",
                source="NVML: applications clocks setting", sizes=(8,), exempt=True)
     yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,

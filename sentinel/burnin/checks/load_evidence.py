@@ -11,7 +11,7 @@ from itertools import pairwise
 from sentinel.burnin.checks.check import Unjudged, untested
 from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
-from sentinel.burnin.checks.operator_limits import limited_otherwise
+from sentinel.burnin.checks.operator_limits import limited_less
 from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
@@ -84,9 +84,9 @@ class LoadEvidence(GrowthEvidence):
     xids: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
-    def limited_otherwise(self) -> list[GpuRecord]:
-        """The peers that an operator has limited otherwise; several checks of each phase ask."""
-        return limited_otherwise(self.record, self.peers)
+    def limited_less(self) -> frozenset[int]:
+        """The ids of the peers' phases that an operator has limited less; several checks ask."""
+        return frozenset(map(id, limited_less(self.record, self.peers)))
 
     @property
     def readings(self) -> tuple[Counters, ...]:

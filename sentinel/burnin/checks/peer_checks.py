@@ -17,7 +17,14 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, lowest, steady_phases
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.operator_limits import limit_share, limited_by
+from sentinel.burnin.checks.operator_limits import (
+    is_locked,
+    left_at_times,
+    left_by_clock,
+    left_by_limit,
+    limit_share,
+    limited_by,
+)
 from sentinel.burnin.checks.peers import (
     MIN_DEVIATION,
     MIN_PEERS,
@@ -35,8 +42,6 @@ TABLE = Table()
 
 #: The workload of matrix products.
 _PRODUCTS = "gemm"
-#: What a setting explains: the rate falls with the power limit, or the clock, and not faster.
-_EXPLAINED = 0.8
 IN_MEMORY = "a simulated GPU copies in the host's memory"
 
 
@@ -85,50 +90,45 @@ def _rate(phase: PhaseRecord, unit: str) -> float:
 
 
 def equals_of(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[PhaseRecord]:
-    """Select the phases of the GPUs that are limited as this one is, by what was set."""
-    unlike = {id(phase) for peer in evidence.limited_otherwise for phase in peer.phases}
-    return [phase for phase in phases if id(phase) not in unlike]
+    """Select the phases of GPUs that nothing set lets be faster than this one."""
+    return [phase for phase in phases if id(phase) not in evidence.limited_less]
 
 
-def _explained(evidence: LoadEvidence) -> str:
-    """Name what explains a lower rate: a lower maximum clock."""
-    own = evidence.record.before
-    others = [peer.before for peer in evidence.peers if peer.before is not None]
-    value = own.sm_clock_maximum_mhz if own is not None else None
-    known = [clock for other in others if (clock := other.sm_clock_maximum_mhz) is not None]
-    if value is not None and known and value < statistics.median(known):
-        return "its maximum clock is lower"
-    return ""
+def _explained_share(own: GpuRecord, phase: PhaseRecord, clock: float | None) -> float:
+    """Compute which share of a rate a lower power limit and locked clocks leave at least.
 
-
-def _explained_share(own: GpuRecord) -> float:
-    """Compute which share of a rate a lower power limit, or else locked clocks, leave at least."""
-    if (share := limit_share(own)) is not None:
-        return share * _EXPLAINED
-    fastest = own.before.sm_clock_maximum_mhz if own.before is not None else None
-    clocks = [clock for phase in own.phases if (clock := phase.median("sm_clock_mhz"))]
-    return min([1.0, *(min(clocks) / fastest for _ in clocks[:1] if fastest)]) * _EXPLAINED
+    Args:
+        own: The GPU.
+        phase: The phase that is compared.
+        clock: The clock of what it is compared with.
+    """
+    limit, median = limit_share(own, phase), phase.median("sm_clock_mhz")
+    shares = [1.0] if limit is None else [left_by_limit(limit)]
+    if is_locked(phase):
+        shares.append(left_by_clock(median / clock if median and clock else 1.0))
+    return min(shares)
 
 
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
-    """Judge a rate that no lower power limit and no lower clock explains; None if they may."""
+    """Judge a rate that no lower power limit and no locked clock explains; None if they may."""
     own = evidence.record
-    limit = limit_share(own)
     for phase in compared_phases(own, unit):
         others = [one for one in _at_the_same_time(evidence, phase) if one is not phase]
         rates = rates_of(others, unit)
-        clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
-        clock, rate = phase.median("sm_clock_mhz"), _rate(phase, unit)
-        shares = [limit] if limit is not None else []
-        shares += [clock / statistics.median(clocks)] if clock and clocks else []
-        if not rates or not shares:
+        if not rates or limited_by(own, phase) is None:
             continue
-        expected = min([1.0, *shares]) * _EXPLAINED
-        share = rate / statistics.median(rates)
-        if share < expected:
+        clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
+        usual = statistics.median(clocks) if clocks else None
+        share = _rate(phase, unit) / statistics.median(rates)
+        if share < _explained_share(own, phase, usual):
             text = f"{phase.phase.name}: {share:.2f} of its peers, which {why} does not explain"
             return Judgement(status=Status.FAIL, value=round(share, 4), evidence=text)
     return None
+
+
+def _limited_by(own: GpuRecord) -> str | None:
+    """Explain by what an operator has set in any phase why a rate is not that of others."""
+    return next(filter(None, (limited_by(own, phase) for phase in own.phases)), None)
 
 
 @TABLE.rule("peers")
@@ -146,7 +146,7 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         name = phase.phase.name
         if peers is not None:
             peers = replace(peers, median=usual_rate(rates))
-            judged = judge_rate(rate, peers, limits, _explained(evidence), unit)
+            judged = judge_rate(rate, peers, limits, unit)
         elif len(rates) > 1:
             best = Peers(count=len(rates), median=max(rates), deviation=0.0)
             few = {"warn": limits["warn_few"]}
@@ -165,7 +165,7 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     if found:
         return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
-    limited = limited_by(own)
+    limited = _limited_by(own)
     if unlike:
         why = limited or "CONFIG: the power limits or clocks of its peers differ"
         return _beyond_excuse(evidence, unit, why) or untested(why)
@@ -222,7 +222,7 @@ def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
             equals = equals_of(evidence, _at_the_same_time(evidence, phase))
             peers = peers_of(rates_of(equals, unit))
             usual = max(
-                best, peers.median if peers is not None and not limited_by(evidence.record) else 0
+                best, peers.median if peers and not limited_by(evidence.record, phase) else 0
             )
             found.append(_judge_worst(phase, unit, usual, limits))
     if not found:
@@ -235,7 +235,10 @@ def _judge_worst(
 ) -> tuple[Judgement, float]:
     """Judge the worst moments of a phase; return the share of the lowest rates as well."""
     reports = [one for one in phase.judged(phase.reports) if one.values["seconds"] > 0]
-    shares = [one.values[unit] / one.values["seconds"] / usual for one in reports]
+    shares = [
+        one.values[unit] / one.values["seconds"] / usual / left
+        for one, left in zip(reports, left_at_times(phase, reports), strict=True)
+    ]
     low, quarter = lowest(shares), sorted(shares)[len(shares) // 4]
     slow = limits["fail_quarter"]
     longest = current = 0.0
@@ -266,27 +269,33 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Compare the rates with the references of the model."""
     if not evidence.references:
         return not_applicable(f"there is no reference for {evidence.model}")
-    shares, texts = [], []
+    fastest = evidence.now.sm_clock_maximum_mhz
+    shares, texts, limited, beyond = [], [], None, False
     for reference in evidence.references:
         unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
-        same = (one for one in evidence.record.phases if one.phase.workload == reference.workload)
-        rates = rates_of(same, unit)
-        if rates:
-            rate = min(rates)
-            shares.append(rate / 1e12 / reference.median)
+        own = [
+            (_rate(phase, unit) / 1e12 / reference.median, phase)
+            for phase in evidence.record.phases
+            if phase.phase.workload == reference.workload and phase.rates(unit)
+        ]
+        for share, phase in own:
+            limited = limited or limited_by(evidence.record, phase)
+            least = limits["fail"].value * _explained_share(evidence.record, phase, fastest)
+            beyond = beyond or share < least
+        if own:
+            share = min(share for share, _ in own)
+            shares.append(share)
             expected = f"{reference.median:g} {reference.unit} ({reference.source})"
-            own = format_measure(f"{unit}_per_s", rate)
-            texts.append(f"{reference.workload}: {own} of {expected}")
-    limited = limited_by(evidence.record)
+            rate = format_measure(f"{unit}_per_s", share * 1e12 * reference.median)
+            texts.append(f"{reference.workload}: {rate} of {expected}")
     if not shares:
         return untested(limited or "no rate counts")
     judged = by_limits(round(min(shares), 4), limits, "; ".join(texts))
     if limited is None:
         return judged
-    least = limits["fail"].value * _explained_share(evidence.record)
-    if min(shares) >= least:
+    if not beyond:
         return untested(f"{limited}; {judged.evidence}")
-    text = f"{judged.evidence}, which {limited} does not explain: at least {least:.2f}"
+    text = f"{judged.evidence}, which {limited} does not explain"
     return replace(judged, status=Status.FAIL, evidence=text)
 
 

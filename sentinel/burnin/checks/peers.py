@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from sentinel.burnin.checks.check import Judgement, Limits, Status, by_limits
+from sentinel.burnin.checks.check import Judgement, Limits, by_limits
 from sentinel.burnin.checks.measures import format_measure
 
 #: GPUs of one model have a median to trust from this number on; fewer are compared with the best.
@@ -52,16 +52,13 @@ def usual_rate(rates: Sequence[float]) -> float:
     return max(statistics.median(rates), _OF_SECOND * sorted(rates)[-2])
 
 
-def judge_rate(
-    own: float, peers: Peers, limits: Limits, explained: str = "", unit: str = "flops"
-) -> Judgement:
+def judge_rate(own: float, peers: Peers, limits: Limits, unit: str = "flops") -> Judgement:
     """Judge a rate against those of equal GPUs.
 
     Args:
         own: The rate, in FLOP/s or B/s.
         peers: What is usual, from ``peers_of``.
         limits: ``fail`` and ``warn`` of the share of the median.
-        explained: What explains a lower rate, or empty; it makes a fault a warning.
         unit: ``flops`` or ``bytes``.
     """
     ratio = own / peers.median if peers.median else 1.0
@@ -69,11 +66,7 @@ def judge_rate(
     text = f"; the median of {peers.count:,} is ".join(rates)
     if peers.deviation:
         text += f"; z {(own - peers.median) / peers.deviation:.1f}"
-    text += f"; {explained}" if explained else ""
-    judged = by_limits(round(ratio, 4), limits, text)
-    if judged.status is Status.FAIL and explained:
-        return replace(judged, status=Status.WARN)
-    return judged
+    return by_limits(round(ratio, 4), limits, text)
 
 
 def judge_temperature(own: float, peers: Peers, limits: Limits, less: float = 0.0) -> Judgement:

@@ -215,12 +215,12 @@ def test_a_load_below_the_power_limit_exempts_no_slow_gpu(fleets: Fleets) -> Non
     assert found(fleet) == {(ONE, 3): {"fleet.rate": FAIL}}
 
 
-def test_a_lower_maximum_clock_explains_a_lower_rate(fleets: Fleets) -> None:
+def test_a_lower_maximum_clock_explains_no_lower_rate(fleets: Fleets) -> None:
     slow: dict[str, Any] = {"rates": {(2, 3): 0.89}}
     assert found(fleets.judged(**slow))[ONE, 3] == {"fleet.rate": FAIL}
     report = fleets.report(2, **slow)
     report["gpus"][3]["counters"]["before"]["sm_clock_maximum_mhz"] = 1500
-    assert found(fleets.judged(reports={2: report}))[ONE, 3] == {"fleet.rate": WARN}
+    assert found(fleets.judged(reports={2: report}))[ONE, 3] == {"fleet.rate": FAIL}
 
 
 # --- golden checksums ------------------------------------------------------------------------
