@@ -59,8 +59,11 @@ _PCIE = tuple(
         ("aer.link_down", r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
         (
             "aer.inaccessible",
-            r"(?:(?:Unable to|can't) change power state .{1,40}?(?:device|config space) inaccessible"
-            r"|not ready \d{1,9}ms after [\w ]{1,40}; giving up)",
+            (
+                r"(?:(?:Unable to|can't) change power state .{1,40}?"
+                r"(?:device|config space) inaccessible"
+                r"|not ready \d{1,9}ms after [\w ]{1,40}; giving up)"
+            ),
         ),
         ("nvrm.probe_failed", r"probe with driver nvidia failed with error"),
     )
