@@ -25,6 +25,9 @@ from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import ApiHeartbeat, ApiSpec, Level
 
 _HEARTBEAT_INTERVAL_S = 1.0
+#: How long before the next views a heartbeat is sent: an idle supervisor gathers its messages and
+#: the readings of a poll in one tick.
+_HEARTBEAT_LEAD_S = 0.02
 #: The time for open responses to end when the supervisor is gone.
 _GRACE_S = 1
 #: Connections that are accepted in one turn of the loop; others wait in the kernel.
@@ -182,7 +185,20 @@ async def _send_heartbeats(context: ApiContext, server: _Server) -> None:
         if original is None or identity(path) != original:
             context.stop_daemon(f"{path} was removed or replaced: clients cannot reach the daemon")
             return
-        await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
+        await asyncio.sleep(heartbeat_pause(context.views.age_s))
+
+
+def heartbeat_pause(age_s: float) -> float:
+    """Compute the pause until the next heartbeat, which ends just before views of a second.
+
+    Args:
+        age_s: The time since the last views.
+
+    Returns:
+        Seconds, from half of the interval to three halves.
+    """
+    pause = (_HEARTBEAT_INTERVAL_S - _HEARTBEAT_LEAD_S - age_s) % _HEARTBEAT_INTERVAL_S
+    return pause if pause >= _HEARTBEAT_INTERVAL_S / 2 else pause + _HEARTBEAT_INTERVAL_S
 
 
 def _tokens(context: ApiContext) -> list[tuple[TokenFile, Level]]:

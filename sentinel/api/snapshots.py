@@ -75,7 +75,12 @@ class Views:
     @property
     def fresh(self) -> bool:
         """Whether there was an update within the last STATE_MAX_AGE_S seconds."""
-        return self._host is not None and time.monotonic() - self._updated < STATE_MAX_AGE_S
+        return self._host is not None and self.age_s < STATE_MAX_AGE_S
+
+    @property
+    def age_s(self) -> float:
+        """The time since the last update."""
+        return time.monotonic() - self._updated
 
     @property
     def host(self) -> HostView:

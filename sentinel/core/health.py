@@ -86,8 +86,9 @@ def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuSt
     A GPU that cannot be read keeps its level, which is not published in the meantime.
     """
     reading, now = seen.readings.get(gpu_state.gpu.uuid), seen.now
-    if reading is not None and reading.telemetry is not None:
-        gpu_state = replace(gpu_state, telemetry=reading.telemetry)
+    telemetry = reading.telemetry if reading is not None else None
+    if telemetry is not None and telemetry is not gpu_state.telemetry:
+        gpu_state = replace(gpu_state, telemetry=telemetry)
     if isinstance(gpu_state.occupancy, Unknown) or reading is None or reading.memory is None:
         return Step(gpu_state)
     limits = thresholds(gpu_state, config)
