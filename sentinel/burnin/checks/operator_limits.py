@@ -32,7 +32,7 @@ def limited_by(record: GpuRecord) -> str | None:
     if (share := limit_share(record)) is not None:
         return f"CONFIG: its power limit is {share:.0%} of the default"
     reasons = [sample.values.get("reasons") or () for sample in record.telemetry]
-    locked = sum(LOCKED in one for one in reasons)
+    locked = sum(LOCKED in reason for reason in reasons)
     if 2 * locked > len(reasons):
         return f"CONFIG: its clocks are locked: {LOCKED} in {locked} of {len(reasons)} samples"
     return None

@@ -234,8 +234,8 @@ def _judge_worst(
     phase: PhaseRecord, unit: str, usual: float, limits: Limits
 ) -> tuple[Judgement, float]:
     """Judge the worst moments of a phase; return the share of the lowest rates as well."""
-    reports = [one for one in phase.judged(phase.reports) if one.values["seconds"] > 0]
-    shares = [one.values[unit] / one.values["seconds"] / usual for one in reports]
+    reports = [report for report in phase.judged(phase.reports) if report.values["seconds"] > 0]
+    shares = [report.values[unit] / report.values["seconds"] / usual for report in reports]
     low, quarter = lowest(shares), sorted(shares)[len(shares) // 4]
     slow = limits["fail_quarter"]
     longest = current = 0.0
@@ -269,7 +269,9 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     shares, texts = [], []
     for reference in evidence.references:
         unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
-        same = (one for one in evidence.record.phases if one.phase.workload == reference.workload)
+        same = (
+            phase for phase in evidence.record.phases if phase.phase.workload == reference.workload
+        )
         rates = rates_of(same, unit)
         if rates:
             rate = min(rates)
