@@ -132,7 +132,9 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
     thresholds = run.thresholds if given is None else given
     settings = run.header["settings"] or ()
     # Versions before 1.7 of the report recorded the name of the file, and not what it says.
-    unknown = "thresholds" not in run.header and any(one["key"] == "thresholds" for one in settings)
+    unknown = "thresholds" not in run.header and any(
+        setting["key"] == "thresholds" for setting in settings
+    )
     again = unknown or thresholds.overridden() != run.thresholds.overridden()
     former = former_runs(folder, run.header)
     own = judge_by_own_checks(

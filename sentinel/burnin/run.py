@@ -29,10 +29,11 @@ from sentinel.config.plan import plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host, read_pci_paths
 from sentinel.diagnostics.kernel_log import KernelLog
-from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host.event_lines import json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.procfs import read_stat
+from sentinel.host.regular_file import file_errors
 from sentinel.host.verified_store import acknowledged_at, confirmed_faulty, known_gpus
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import Given
@@ -339,11 +340,9 @@ def _keep(event: EventInfo, file: IO[str], path: Path) -> None:
     fields = dict(event.fields)
     if event.name == "lost":  # this client was too slow
         fields = {"event": LOST, "at": time.monotonic(), "events": fields["count"]}
-    try:
+    with file_errors(f"{path} cannot be written"):
         file.write(json.dumps(fields) + "\n")
         file.flush()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _close(file: IO[str]) -> None:

@@ -17,7 +17,14 @@ from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.host.last_verdicts import RUNS
 from sentinel.host.paths import identity
-from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
+from sentinel.host.regular_file import (
+    File,
+    file_errors,
+    locked,
+    open_regular,
+    read_regular,
+    replace_file,
+)
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
@@ -54,10 +61,8 @@ class RunFolder:
         Raises:
             ConfigError: It cannot be created, or has a run already.
         """
-        try:
+        with file_errors(f"--report {self.path}"):
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--report {self.path}: {error.strerror}") from None
         self.check_new()
 
     def check_new(self) -> None:
@@ -115,10 +120,8 @@ class RunFolder:
             ConfigError: It cannot be written.
         """
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
-        try:
+        with file_errors(f"{path} cannot be written"):
             replace_file(path, text + "\n", _MODE)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
     def appended(self, path: Path) -> TextIO:
         """Open one file to add lines; a link in its place could lead to any file.
@@ -127,10 +130,8 @@ class RunFolder:
             ConfigError: It cannot be written.
         """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        try:
+        with file_errors(f"{path} cannot be written"):
             return os.fdopen(open_regular(path, flags, _MODE), "a")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
     def remove_if_empty(self) -> None:
         """Remove the run if nothing was started."""
@@ -192,20 +193,17 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
         ConfigError: The file cannot be read, or a line in its middle is invalid: what comes after
             it may be a fault.
     """
-    try:
-        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
-            for number, line in enumerate(_lines(file), start=1):
-                if len(line) > _MAX_LINE:
-                    raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE} bytes")
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    raise ConfigError(f"{path}, line {number}: not JSON") from None
-                yield value
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+    with file_errors(f"{path}"), os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            if len(line) > _MAX_LINE:
+                raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE} bytes")
+            if not line.endswith(b"\n"):
+                return
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                raise ConfigError(f"{path}, line {number}: not JSON") from None
+            yield value
 
 
 def count_lines(path: Path) -> int:

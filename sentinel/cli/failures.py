@@ -191,7 +191,7 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
 
 def _wrong_value(name: str, context: click.Context) -> str:
     """Return the message for an option without its value, or with one that it does not take."""
-    option = next((one for one in context.command.params if name in one.opts), None)
+    option = next((param for param in context.command.params if name in param.opts), None)
     if isinstance(option, click.Option) and not option.is_flag:
         return f"{name} has no value; it is followed by {option.make_metavar(context)}"
     return f"{name} takes no value"
@@ -227,7 +227,10 @@ def _extra_words(message: str, command: click.Command, arguments: list[str]) -> 
         return message, ""
     flag, value = before
     by_flag = {
-        name: one for one in command.params if isinstance(one, click.Option) for name in one.opts
+        name: param
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in param.opts
     }
     option = by_flag.get(flag)
     if option is None or option.is_flag:

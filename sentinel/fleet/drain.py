@@ -18,7 +18,7 @@ from sentinel.burnin.checks.node_report import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, run_tool
 from sentinel.fleet.run_folder import FleetFolder, write_shared
-from sentinel.host.regular_file import read_regular, replace_file
+from sentinel.host.regular_file import file_errors, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.rules import why_unknown
@@ -353,11 +353,9 @@ def _record_file(folder: Path) -> Path:
 
 def _write_record(folder: Path, record: DrainRecord | None) -> None:
     path = _record_file(folder)
-    try:
+    with file_errors(f"{path} cannot be written"):
         if record is None:
             path.unlink(missing_ok=True)
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, json.dumps(asdict(record)))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.client import Client
-from sentinel.errors import ConfigError, NotRunningError, SentinelError
+from sentinel.errors import NotRunningError, SentinelError
 from sentinel.fleet.engine import run_tool
 from sentinel.host.procfs import boot_id, read_status
-from sentinel.host.regular_file import locked, open_regular, read_regular, replace_file
+from sentinel.host.regular_file import file_errors, locked, open_regular, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.gpu_names import is_named, parse_address
 
@@ -144,11 +144,9 @@ class JobFiles:
             ConfigError: The folder cannot be written.
         """
         name = "lock" if gpu is None else f"{gpu}.lock"
-        try:
+        with file_errors(f"{self.path} cannot be written"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = open_regular(self.path / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-        except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
         return locked(file, timeout)
 
     def add(self, job: str, gpus: Sequence[str], seconds: float) -> None:
@@ -159,10 +157,8 @@ class JobFiles:
         """
         until = time.monotonic() + seconds
         content = {"boot": boot_id(), "until": until, "gpus": list(gpus)}
-        try:
+        with file_errors(f"{self._file(job)} cannot be written"):
             replace_file(self._file(job), json.dumps(content))
-        except OSError as error:
-            raise ConfigError(f"{self._file(job)} cannot be written: {error.strerror}") from None
 
     def remove(self, job: str) -> None:
         """Delete the file of a job, if there is one."""

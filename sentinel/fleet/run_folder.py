@@ -17,7 +17,7 @@ from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.host.registry import records_folder
-from sentinel.host.regular_file import File, open_regular, read_regular, replace_file
+from sentinel.host.regular_file import File, file_errors, open_regular, read_regular, replace_file
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The version of ``fleet.json``: additions raise the second number, other changes the first.
@@ -128,11 +128,9 @@ class FleetFolder:
         Raises:
             ConfigError: It cannot be created, or has a run already.
         """
-        try:
+        with file_errors(f"--report {self.path}"):
             for folder in (self.path, self.logs, self.path / "nodes", self.path / "progress"):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--report {self.path}: {error.strerror}") from None
         self.check_new()
 
     def check_new(self) -> None:
@@ -340,10 +338,8 @@ def write_shared(path: Path, text: str) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
-    try:
+    with file_errors(f"{path} cannot be written"):
         replace_file(path, f"{text}\n", mode=READABLE, temporary=f"{path.name}.{token_hex(4)}.new")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
 # --- the runs that this user has begun here: a link to the folder of each --------------------

@@ -232,7 +232,7 @@ def kind_of_work(workload: str) -> str:
 
 def work_of(phases: Iterable[Mapping[str, Any]]) -> dict[str, Amount]:
     """Add up what the phases of a plan ask for; ``hold`` is no work."""
-    return _added((one["workload"], one["seconds"], one["passes"]) for one in phases)
+    return _added((phase["workload"], phase["seconds"], phase["passes"]) for phase in phases)
 
 
 def lacking(work: Work, least: Work) -> str | None:
@@ -265,7 +265,7 @@ def _name(phase: Mapping[str, Any]) -> str:
 def _needs(check: str, phases: Iterable[Mapping[str, Any]]) -> Work:
     """Collect the work that a check needs, of what the phases of its GPU asked for."""
     # What a GPU cannot do at all is no part of the proof.
-    asked = [one for one in phases if one["mandatory"] or one["not_tested"] is None]
+    asked = [phase for phase in phases if phase["mandatory"] or phase["not_tested"] is None]
     selects = next((rule for start, rule in _NEEDS.items() if check.startswith(start)), None)
     chosen = [one for one in asked if selects is not None and selects(one)] or asked
     return _added((one["workload"], one["quota_s"], one["quota_passes"]) for one in chosen)
@@ -288,7 +288,7 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
     run = report["run"]
     ended = None if run["ended"] is None else datetime.fromisoformat(run["ended"])
     checks = report.get("checks", ())
-    failed = next((str(one["id"]) for one in checks if one["status"] == "fail"), None)
+    failed = next((str(check["id"]) for check in checks if check["status"] == "fail"), None)
     # What no GPU is accused of may be of any.
     node = None if failed is None else f"the node failed {failed}"
     return {

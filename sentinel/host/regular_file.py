@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sentinel.errors import ConfigError
+
 T = TypeVar("T")
 
 #: How often a lock is tried.
@@ -47,6 +49,22 @@ class File:
 
     def __get__(self, folder: _Folder, _: object) -> Path:
         return folder.path / self._name
+
+
+@contextlib.contextmanager
+def file_errors(what: str) -> Iterator[None]:
+    """Turn an error of the operating system in a block into one for people.
+
+    Args:
+        what: What cannot be done, such as ``FILE cannot be read``.
+
+    Raises:
+        ConfigError: The system has refused it; the message adds why.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{what}: {error.strerror}") from error
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:

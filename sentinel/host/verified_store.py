@@ -254,7 +254,7 @@ def add_work(path: Path, gpus: Iterable[GpuStatus]) -> None:
                 continue
             since, last = proof.since.timestamp(), proof.last.timestamp()
             there = merged.get(gpu.uuid) or StoredWork(index=gpu.index, name=gpu.name, since=since)
-            now = VerifiedCounts(**{one.name: getattr(proof, one.name) for one in _COUNTS})
+            now = VerifiedCounts(**{count.name: getattr(proof, count.name) for count in _COUNTS})
             merged[gpu.uuid] = replace(
                 there,
                 index=gpu.index,
@@ -351,7 +351,7 @@ def highest(first: VerifiedCounts, second: VerifiedCounts) -> VerifiedCounts:
 def _combine(function: Callable[..., Any], *counts: VerifiedCounts) -> VerifiedCounts:
     names = [field.name for field in _COUNTS]
     return VerifiedCounts(
-        **{name: function(*(getattr(one, name) for one in counts)) for name in names}
+        **{name: function(*(getattr(count, name) for count in counts)) for name in names}
     )
 
 

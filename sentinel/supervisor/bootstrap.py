@@ -22,12 +22,13 @@ from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.status import Host
 from sentinel.core.state import Orders, Probe
 from sentinel.core.step import gpu_fields
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ExitCode
 from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import allow_open_files, leave, set_process_title, settle_heap
+from sentinel.host.regular_file import file_errors
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import SystemdSocket
 from sentinel.host.unprivileged import find_account
@@ -102,10 +103,8 @@ def _restart() -> NoReturn:
     Raises:
         ConfigError: The interpreter cannot be executed.
     """
-    try:
+    with file_errors(f"{sys.executable} cannot be executed"):
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own
-    except OSError as error:
-        raise ConfigError(f"{sys.executable} cannot be executed: {error.strerror}") from error
 
 
 def _supervise(

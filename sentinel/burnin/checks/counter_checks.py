@@ -90,12 +90,12 @@ def _errors(evidence: GpuEvidence, field: str) -> str:
 def _gpu_lost(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Judge whether NVML called the GPU lost at any time."""
     evidence.now  # noqa: B018 - raises without readings
-    lost = [one.lost for one in evidence.readings if not one.unanswered]
+    lost = [reading.lost for reading in evidence.readings if not reading.unanswered]
     for loss in (*filter(None, lost), *evidence.losses()):
         return Judgement(status=Status.FAIL, value="lost", evidence=loss)
-    for one in evidence.readings:
-        if one.unanswered:
-            return untested(one.lost or "")
+    for reading in evidence.readings:
+        if reading.unanswered:
+            return untested(reading.lost or "")
     if (why := evidence.now.why_unread) is not None:
         return untested(why)
     return Judgement(status=Status.PASS, value="readable")
@@ -255,7 +255,7 @@ def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
 def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Compare the lowest power limit with the default."""
     limit, default = read(evidence.now, "power_limit_w"), evidence.now.power_limit_default_w
-    known = [value for one in evidence.readings for value in [one.power_limit_w] if value]
+    known = [value for reading in evidence.readings for value in [reading.power_limit_w] if value]
     limit = min([limit, *known, *filter(None, evidence.samples("power_limit_w"))])
     is_named = "power_limit_w" in evidence.expectation.of(evidence.now.name)
     if default is None or limit >= default * SAME_LIMIT or is_named:

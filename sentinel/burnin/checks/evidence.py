@@ -93,7 +93,7 @@ class GpuEvidence(ABC):
             name: What it reads, for messages.
         """
         found = []
-        for one in [one for one in self.readings if one.lost is None] or [self.now]:
+        for one in [reading for reading in self.readings if reading.lost is None] or [self.now]:
             try:
                 found.append(judge(one))
             except Unjudged as unjudged:

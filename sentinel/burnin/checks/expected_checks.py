@@ -46,7 +46,7 @@ def unproved(results: Iterable[CheckResult]) -> list[str]:
 
 def count_unchecked(results: Iterable[CheckResult]) -> str | None:
     """Say that the number of GPUs was not checked, or return None."""
-    found = (one for one in results if one.id == "node.gpus")
+    found = (result for result in results if result.id == "node.gpus")
     texts = (one.evidence for one in found if one.status is Status.NOT_APPLICABLE)
     return next((text.partition(":")[0] for text in texts), None)
 

@@ -115,7 +115,7 @@ def _read_link(number: int, counters: Counters, field: str) -> int:
 
 def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
     """Add up the growth of one counter of all links, and name those on which it grew."""
-    listed = [link for one in evidence.readings for link in one.nvlinks or ()]
+    listed = [link for reading in evidence.readings for link in reading.nvlinks or ()]
     active = {link.link for link in listed if link.active}
     new: dict[int, Growth] = {}
     unread: dict[int, Judgement] = {}
@@ -146,10 +146,12 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     for link in read(now, "nvlinks") or _no_links():
         if link.active is None:
             return untested(f"the state of link {link.link} was not read")
-    listed = max(len(one.nvlinks) for one in evidence.readings if one.nvlinks is not None)
+    listed = max(
+        len(reading.nvlinks) for reading in evidence.readings if reading.nvlinks is not None
+    )
     if now.mig:
         return not_applicable("MIG turns NVLink off")
-    active = min(_active(one) for one in evidence.readings if one.nvlinks is not None)
+    active = min(_active(reading) for reading in evidence.readings if reading.nvlinks is not None)
     peers = [
         _active(peer)
         for peer in evidence.twins
@@ -191,8 +193,8 @@ def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     fastest = max(speeds)
     slow = {
         link: f"link {link} has {speed:,} of {fastest:,} MB/s"
-        for one in evidence.readings
-        for link, speed in _running(one)
+        for reading in evidence.readings
+        for link, speed in _running(reading)
         if speed < fastest
     }
     return by_limits(len(slow), limits, next(iter(slow.values()), f"{fastest:,} MB/s"))

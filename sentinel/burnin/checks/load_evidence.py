@@ -177,7 +177,7 @@ class LoadEvidence(GrowthEvidence):
         loads = Stretches(self.record.loads())
         heats = self.record.named("gpu.health_changed", "gpu.overheat")
         readings += [event for event in heats if event["at"] in loads]
-        sampled = [float(one[name]) for one in readings if one.get(name) is not None]
+        sampled = [float(reading[name]) for reading in readings if reading.get(name) is not None]
         sampled += known_value(self.now, name)
         for error in self.implausible(name):
             sampled.remove(error)  # once: the same value may be right elsewhere

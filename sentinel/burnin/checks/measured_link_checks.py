@@ -99,9 +99,9 @@ def _all_reduce(record: GpuRecord) -> tuple[int, float]:
     """
     values = (sample.values for sample in record.links)
     rates = (
-        (int(one["size"]), float(one["rate"]))
-        for one in values
-        if one["part"] == LinkPart.ALL_REDUCE and one["rate"] is not None
+        (int(value["size"]), float(value["rate"]))
+        for value in values
+        if value["part"] == LinkPart.ALL_REDUCE and value["rate"] is not None
     )
     return max(rates, default=(0, 0.0))
 

@@ -222,7 +222,7 @@ def evidence_of_kernel(
     others = [xid for xid in logged if not any(_is_xid_of(gpu, xid) for gpu in tested)]
     of_skipped = [xid for xid in others if any(_is_xid_of(gpu, xid) for gpu in skipped)]
     mapped = run.pci_paths is not None and all(
-        any(is_same_device(one, gpu.pci_bus_id) for one in run.pci_paths)
+        any(is_same_device(path, gpu.pci_bus_id) for path in run.pci_paths)
         for gpu in run.node
         if gpu.pci_bus_id is not None
     )

@@ -146,7 +146,9 @@ def _is_judged(
 
 def not_compared(results: Collection[CheckResult]) -> str | None:
     """Say what the rate of a GPU was not compared with, because there is none; None if nothing."""
-    found = {_COMPARISONS[one.id]: one.status for one in results if one.id in _COMPARISONS}
+    found = {
+        _COMPARISONS[result.id]: result.status for result in results if result.id in _COMPARISONS
+    }
     lacking = [f"no {name}" for name, status in found.items() if status is Status.NOT_APPLICABLE]
     unjudged = (Status.NOT_APPLICABLE, Status.NOT_TESTED)
     judged = [name for name, status in found.items() if status not in unjudged]

@@ -139,7 +139,7 @@ def why_unread(
     if (why := counters.lost or counters.why_unread) is not None:
         return why
     results = list(results)
-    groups = unread_groups({one.id: one.status for one in results}, counters.failed, twins)
+    groups = unread_groups({result.id: result.status for result in results}, counters.failed, twins)
     if not groups:
         return next(iter(unproved(results)), None)
     return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"

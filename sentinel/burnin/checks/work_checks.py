@@ -97,7 +97,7 @@ def _load_recorded(evidence: LoadEvidence, _: Limits) -> Judgement:
 def _recorded_shares(phase: PhaseRecord, interval: float, names: list[str]) -> dict[str, float]:
     """Compute how much of a phase its samples cover, by what they are of."""
     seconds = sum(last - first for first, last in phase.stretches)
-    reports = [one for one in phase.judged(phase.reports) if _has_work(phase, one)]
+    reports = [report for report in phase.judged(phase.reports) if _has_work(phase, report)]
     readings = phase.judged(phase.telemetry)
     if seconds < _SHORT * interval:
         some = {"work": float(bool(reports)), "readings": float(bool(readings))}
@@ -140,7 +140,7 @@ def _links_share(evidence: LoadEvidence, number: int) -> float:
     """Compute how many links were measured of those that a peer in as large a group measured."""
 
     def links(record: GpuRecord) -> tuple[int, set[tuple[str, int | None]]]:
-        rows = [one.values for one in record.phases[number].links]
+        rows = [link.values for link in record.phases[number].links]
         is_real = not evidence.now.is_simulated
         rows = [row for row in rows if row["checked"] and (row["rate"] is not None or not is_real)]
         size = max((int(row["size"]) for row in rows), default=0)
@@ -199,8 +199,8 @@ def _is_whole(phase: PhaseRecord) -> bool:
 def _done(phase: PhaseRecord, unit: str) -> float:
     """Compute what was done in a second, warming up included: the lesser of total and samples."""
     seconds = phase.work.seconds + phase.work.uncounted
-    sampled = sum(float(one.values["seconds"]) for one in phase.reports)
-    counted = sum(float(one.values.get(unit) or 0.0) for one in phase.reports)
+    sampled = sum(float(report.values["seconds"]) for report in phase.reports)
+    counted = sum(float(report.values.get(unit) or 0.0) for report in phase.reports)
     rates = [getattr(phase.work, unit) / seconds] if seconds else []
     rates += [counted / sampled] if sampled else []
     return min(rates, default=0.0)

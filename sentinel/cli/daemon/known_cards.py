@@ -37,6 +37,7 @@ from sentinel.host.last_verdicts import (
     report_paths,
     work_of,
 )
+from sentinel.host.regular_file import file_errors
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuProof, GpuStatus
 from sentinel.protocol.rules import why_unknown
@@ -143,11 +144,9 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         ConfigError: A file of the daemon cannot be read; those of verified work and faults matter
             only if no daemon reports it. Or a missing report cannot be written.
     """
-    try:
+    with file_errors(f"{state} cannot be read"):
         _write_missing_reports(state)
         verdicts = last_verdicts(report_paths(state), least)
-    except OSError as error:
-        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
     otherwise = False if present else None
     try:

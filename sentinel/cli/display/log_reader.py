@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from sentinel.errors import ConfigError
 from sentinel.host.log_file import MAX_OLD_FILES
-from sentinel.host.regular_file import open_regular
+from sentinel.host.regular_file import file_errors, open_regular
 
 #: Checks a line of a log.
 _Wanted = Callable[[str], bool]
@@ -109,10 +108,8 @@ def follow(
 
 
 def _opened(path: Path) -> BinaryIO:
-    try:
+    with file_errors(f"the log {path} cannot be read"):
         return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
-    except OSError as error:
-        raise ConfigError(f"the log {path} cannot be read: {error.strerror}") from error
 
 
 def _before(file: BinaryIO, length: int = _MARK_BYTES) -> bytes:

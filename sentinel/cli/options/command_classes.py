@@ -107,7 +107,9 @@ class GroupedOptions(click.Command):
         if ctx.meta.get(_ALL, False) or not self._shown:
             self._write_groups(ctx, formatter, params)
         else:
-            shown = (one for one in params if one.name in self._shown or "--help" in one.opts)
+            shown = (
+                param for param in params if param.name in self._shown or "--help" in param.opts
+            )
             _write(formatter, _OTHER, ctx, shown)
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
@@ -135,7 +137,7 @@ class GroupedOptions(click.Command):
         """Write where the help of the other options is."""
         what = "the rare options, too"
         if self._shown:
-            flags = {one.name: one.opts[0] for one in params if not _is_hidden(one)}
+            flags = {param.name: param.opts[0] for param in params if not _is_hidden(param)}
             common = [name for names, _ in GROUPS.values() for name in names]
             others = [flags[name] for name in common if name in flags.keys() - self._shown]
             what = f"the rest, such as {' and '.join(others[:2])}"

@@ -18,6 +18,7 @@ from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import SIMULATED, STRICT_VARIABLE
+from sentinel.host.regular_file import file_errors
 from sentinel.units import parse_duration, parse_duration_or_zero, split_selectors
 
 if TYPE_CHECKING:
@@ -418,7 +419,5 @@ def print_report(text: str, output: Path | None, *, painted: bool) -> None:
     if output is None:
         print(fit_report(text) if painted else text)
         return
-    try:
+    with file_errors(f"--output {output}"):
         output.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from None

@@ -44,7 +44,7 @@ from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation, verified_store
 from sentinel.host.daemon_lookup import find_shared, list_daemons, locate
 from sentinel.host.paths import places
-from sentinel.host.regular_file import replace_file
+from sentinel.host.regular_file import file_errors, replace_file
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
@@ -210,11 +210,9 @@ def _write(path: Path, report: NodeReport, host: HostCounters) -> int:
         return node_formats.exit_code(report) or int(ExitCode.FAIL)
     found, left_out = learn([gpu.counters for gpu in report.gpus], host, str(path))
     text = expectation_toml(found)
-    try:
+    with file_errors(f"{path} cannot be written"):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(path, f"# Written by sentinel check --write-expectation.\n{text}", 0o644)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     print(f"\n{path} takes for granted, since this node has it:\n\n{text.rstrip()}\n")
     for one in left_out:
         print(f"not expected: {printable(one)}")

@@ -22,6 +22,7 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.host.golden_store import Conflict, Golden, Goldens, locate
 from sentinel.host.packages import how_to_install, installer, torch_build
+from sentinel.host.regular_file import file_errors
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
 
@@ -85,10 +86,8 @@ def merge(files: tuple[str, ...], ours: Path) -> Printed:
     A conflicting record is reported and not added; then the exit code is 1.
     """
     goldens = _open(ours, files)
-    try:
+    with file_errors(f"{ours}: cannot be written"):
         added = goldens.add({golden.key: golden.checksum for golden in goldens.records()})
-    except OSError as error:
-        raise ConfigError(f"{ours}: cannot be written: {error.strerror}") from error
     return _printed(goldens, {"file": str(ours), "added": added}, [f"{ours}: {added} added"])
 
 
@@ -140,7 +139,7 @@ def _printed(goldens: Goldens, fields: Mapping[str, object], lines: Sequence[str
             *(
                 f"CONFLICT: {_line(later)} at {later.file}:{later.line}, "
                 f"but {first.checksum:#x} at {first.file}:{first.line}"
-                for first, later in ((one.first, one.later) for one in conflicts)
+                for first, later in ((conflict.first, conflict.later) for conflict in conflicts)
             ),
         ],
         code=ExitCode.FAIL if conflicts else ExitCode.OK,
