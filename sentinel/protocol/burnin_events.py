@@ -112,6 +112,10 @@ class PhaseEnded:
     passes: int | None = None
 
 
+#: Why a GPU that did not cool while it was idle does no more of a plan.
+TOO_HOT = "it was too hot for ten minutes without any work"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """A GPU does no more of a plan."""

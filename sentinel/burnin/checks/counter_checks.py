@@ -71,8 +71,14 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
         raise Unjudged(untested("it reads 0 C"))
     left = round(maximum - highest, 4)
     text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
-    text += _errors(evidence, field)
-    return by_limits(left, limits, text)
+    return _unless_cut_hot(evidence, by_limits(left, limits, text + _errors(evidence, field)))
+
+
+def _unless_cut_hot(evidence: GpuEvidence, found: Judgement) -> Judgement:
+    """Judge heat without a load only if it stayed: what ran before may have left it."""
+    if found.status is Status.PASS or not evidence.was_cut_hot:
+        return found
+    return untested(f"{found.evidence}; the run ended before it had ten minutes to cool")
 
 
 def _errors(evidence: GpuEvidence, field: str) -> str:
@@ -237,7 +243,7 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     # Not of the temperature that is read: two H100 of 78 C had margins of -2 and 6 C.
     margin = f"its margin, to the nearest limit of any sensor, fell to {least:g} C"
     shown = f"{margin}; it slows down at {begins} C{_errors(evidence, name)}"
-    return by_limits(least - begins, limits, shown)
+    return _unless_cut_hot(evidence, by_limits(least - begins, limits, shown))
 
 
 # --- information -----------------------------------------------------------------------------

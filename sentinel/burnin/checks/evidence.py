@@ -54,6 +54,11 @@ class GpuEvidence(ABC):
     def samples(self, name: str) -> list[float]:
         """Collect all known values of a reading that are plausible."""
 
+    @property
+    def was_cut_hot(self) -> bool:
+        """Whether nothing was started on it, and the run was over before it had time to cool."""
+        return False
+
     @abstractmethod
     def reasons(self) -> tuple[Counter[str], int]:
         """Count the readings that have each reason for reduced clocks, and all readings.

@@ -16,6 +16,7 @@ from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault
 from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
 from sentinel.config.expectation import Expectation
+from sentinel.protocol.burnin_events import TOO_HOT
 from sentinel.protocol.counters import Counters
 
 NO_STEADY = "no stretch of a steady phase counts"
@@ -94,6 +95,13 @@ class LoadEvidence(GrowthEvidence):
         between = [one for part in reversed(self.record.resumed) for one in reversed(part)]
         found = (self.record.after, *between, self.record.before)
         return tuple(counters for counters in found if counters is not None)
+
+    @property
+    def was_cut_hot(self) -> bool:
+        """Whether nothing was started on it, and the run did not wait for it to cool either."""
+        record = self.record
+        begun = record.telemetry or any(one["event"] == _STARTING for one in record.events)
+        return not begun and record.ended != TOO_HOT
 
     @property
     def parts(self) -> Sequence[tuple[Counters | None, Counters | None, bool]]:

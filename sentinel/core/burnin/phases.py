@@ -24,6 +24,7 @@ from sentinel.core.state import State, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, upcoming
 from sentinel.core.teardown import pause_of
 from sentinel.protocol.burnin_events import (
+    TOO_HOT,
     Ended,
     Interrupted,
     PhaseEnded,
@@ -248,7 +249,7 @@ def _why_never_begun(gpu_state: GpuState, now: float, config: Config) -> str | N
         return "it is not tested: MIG is enabled"
     until = cools_until(gpu_state, config)
     if until is not None and now >= until:
-        return "it was too hot for ten minutes without any work"
+        return TOO_HOT
     return None
 
 

@@ -36,6 +36,7 @@ from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Phase
 from sentinel.fleet import fleet_checks
+from sentinel.protocol.burnin_events import TOO_HOT
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import READ_FIELDS, Counters, HostCounters, NvLink, Port
 from sentinel.protocol.stressor import LinkPart
@@ -546,6 +547,25 @@ def test_each_check_has_the_result_of_its_row(
     assert bool(found.action) == bad
     assert (found.severity is not Severity.NONE) == bad
     assert status not in {UNTESTED, ABSENT} or found.evidence
+
+
+@pytest.mark.parametrize("check", ["temperature.gpu", "temperature.limit", "temperature.memory"])
+@pytest.mark.parametrize(
+    ("ended", "event", "status"),
+    [
+        ("cancelled by root", "gpu.health", UNTESTED),
+        ("cancelled by root", "stressor.starting", Status.FAIL),
+        (TOO_HOT, "gpu.health", Status.FAIL),
+    ],
+)
+def test_heat_before_any_work_is_a_fault_only_if_it_stays(
+    check: str, ended: str, event: str, status: Status
+) -> None:
+    """The job before may have left it, and the run may be cancelled before it is gone."""
+    heat = {"temperature_c": 99, "memory_temperature_c": 99, "temperature_margin_c": -9}
+    evidence = Run(before=heat, after=heat, events=({"event": event},)).evidence()
+    record = replace(evidence.record, phases=[], ended=ended)
+    assert judge(check, replace(evidence, record=record)).status is status
 
 
 def test_a_fault_of_heat_is_no_less_severe_than_a_warning_of_it() -> None:
