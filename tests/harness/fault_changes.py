@@ -313,6 +313,34 @@ def slow_most(node: RecordedNode, _: Moment) -> None:
             row["flops"] *= 0.5
 
 
+def slow_but_one(node: RecordedNode, _: Moment) -> None:
+    """Let all GPUs but one have half of their rate and bandwidth."""
+    for index in range(node.gpus - 1):
+        for row in node.rows(index, "work", STEADY, FP16, COPY):
+            row.update({"flops": row["flops"] * 0.5, "bytes": row["bytes"] * 0.5})
+
+
+def later(node: RecordedNode, _: Moment) -> None:
+    """Let the GPU do its steady phase when its peers have done theirs; it is slow."""
+    slower(0.5, STEADY)(node, ALL)
+    node.ends_of(BAD, STEADY)["interruptions"] = 1
+    begin = node.spans[STEADY][0]
+    for row in (*node.events, *node.samples):
+        if row["gpu"] == uuid(BAD):
+            row["at"] += 400.0 if row["at"] >= begin else 0.0
+            row.update({"last": row["last"] + 400.0} if "last" in row else {})
+    node.events.sort(key=lambda row: float(row["at"]))
+    node.ended += 400.0
+    node.after[BAD].update(at=node.ended, energy_j=node.after[BAD]["energy_j"] + 300e3)
+
+
+def one_way(node: RecordedNode, _: Moment) -> None:
+    """Let the GPU send at a tenth of the rate."""
+    for row in node.samples:
+        if row["event"] == "link" and row["part"] == LinkPart.PEER and row["peer"] == BAD:
+            row["rate"] *= 0.1
+
+
 def unlisted_link(node: RecordedNode, _: Moment) -> None:
     """Remove an NVLink from the list."""
     del node.after[BAD]["nvlinks"][5]

@@ -43,6 +43,7 @@ from tests.harness.fault_changes import (
     half_memory,
     heat,
     in_a_row,
+    later,
     limit_for,
     limited,
     links,
@@ -64,11 +65,13 @@ from tests.harness.fault_changes import (
     not_listed,
     nvlinks,
     once,
+    one_way,
     only_nvml,
     raised,
     reloaded,
     reset,
     sampled_error,
+    slow_but_one,
     slow_links,
     slow_moment,
     slow_most,
@@ -474,6 +477,10 @@ def _rates() -> Iterator[Kind]:
                slower(0.2, MEMORY, unit="iterations"), FAIL, "work.peers", source=_OWN, sizes=(8,))
     yield kind("slow-most", "half the rate on all GPUs but two, without a reference", slow_most,
                FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
+    yield kind("slow-but-one", "half the rate on all GPUs but one, without a reference",
+               slow_but_one, WARN, "bandwidth.peers", source=_OWN, sizes=(4, 8), model=A100)
+    yield kind("later", "half the rate, at another time than all its peers", later, WARN,
+               "rate.peers", source=_OWN, sizes=(2, 8), model=A100)
     yield kind("slow-copy-95", "95 % of the bandwidth of its peers",
                slower(0.95, COPY, unit="bytes"), WARN, "bandwidth.peers", source=_OWN, sizes=(8,))
     for number in (1, 2, 4):
@@ -581,6 +588,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                "links.host", source=_NHC, sizes=(1, 2))
     yield kind("peer-link", "half the rate to its peers", links(LinkPart.PEER, 0.5), FAIL,
                "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
+    yield kind("sender", "a GPU receives at the usual rate, and sends at a tenth of it", one_way,
+               WARN, "", source=_OWN, sizes=(2, 3, 8), model=A100, of_node=True)
     yield kind("peer-links-all", "all links between GPUs at half of the reference", slow_links,
                WARN, "links.peer", source=_OWN, sizes=(2, 8))
     yield kind("dead-link", "one NVLink is inactive on both ends",

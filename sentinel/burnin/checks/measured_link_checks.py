@@ -82,14 +82,36 @@ def _at_times(
             rates.setdefault((part, peer), []).append(float(rate))
     shares = [statistics.median(one) / max(one) for one in rates.values() if max(one)]
     least = min(shares, default=1.0)
+    reverse = _of_reverse(evidence) if LinkPart.PEER in parts else 1.0
+    if reverse < least:
+        text, rule = f"{reverse:.2f} of the other direction", "a link, of its other direction"
+        least = reverse
+    else:
+        text = f"in half of the measurements at most {least:.2f} of the best"
+        rule = "the median of a link, of its best"
     is_whole = _group_size(evidence.record) >= len(evidence.node)
     is_good = found.status in {Status.PASS, Status.NOT_APPLICABLE}
     if not is_good or not is_whole or not limits["usual"].broken_by(least):
         return found
-    text = f"in half of the measurements at most {least:.2f} of the best; {found.evidence}"
-    rule = f"the median of a link, of its best: warn {limits['usual']}"
-    value = round(least, 4)
-    return replace(found, status=Status.WARN, value=value, evidence=text, threshold=rule)
+    return replace(
+        found,
+        status=Status.WARN,
+        value=round(least, 4),
+        evidence=f"{text}; {found.evidence}",
+        threshold=f"{rule}: warn {limits['usual']}",
+    )
+
+
+def _of_reverse(evidence: LoadEvidence) -> float:
+    """Compute the least share that a link from a GPU has of the link to it."""
+    index, own = evidence.record.index, _best(evidence.record, LinkPart.PEER)
+    others = {peer.index: _best(peer, LinkPart.PEER).get(index) for peer in evidence.peers}
+    shares = (
+        rate / other
+        for peer, rate in own.items()
+        if peer is not None and (other := others.get(peer))
+    )
+    return min(shares, default=1.0)
 
 
 def _all_reduce(record: GpuRecord) -> tuple[int, float]:

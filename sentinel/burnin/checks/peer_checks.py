@@ -147,21 +147,26 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         if peers is not None:
             peers = replace(peers, median=usual_rate(rates))
             judged = judge_rate(rate, peers, limits, unit)
-        elif len(rates) > 1:
-            best = Peers(count=len(rates), median=max(rates), deviation=0.0)
-            few = {"warn": limits["warn_few"]}
-            judged = judge_rate(rate, best, few)
-            both = (format_measure(f"{unit}_per_s", one) for one in (rate, max(rates)))
-            text = f"; the best of {len(rates)} has ".join(both)
-            alone = judged.status is Status.PASS
+        # What was done at other times is compared, too: the best of all shows that most are slow.
+        number = own.phases.index(phase)
+        rates = rates_of(equals_of(evidence, (p.phases[number] for p in evidence.peers)), unit)
+        best = Peers(count=len(rates), median=max(rates, default=0.0), deviation=0.0)
+        warn = limits["warn_few" if peers is None else "warn_best"]
+        few = judge_rate(rate, best, {"warn": warn}, unit)
+        both = (format_measure(f"{unit}_per_s", one) for one in (rate, best.median))
+        text = f"; the best of {len(rates)} has ".join(both)
+        if peers is None and len(rates) > 1:
+            alone = few.status is Status.PASS
             judged = replace(
-                judged,
-                status=Status.NOT_APPLICABLE if alone else judged.status,
-                value=None if alone else judged.value,
+                few,
+                status=Status.NOT_APPLICABLE if alone else few.status,
+                value=None if alone else few.value,
                 evidence=f"not compared: fewer than {MIN_PEERS} equal GPUs; {text}",
             )
-        else:
+        elif peers is None:
             continue
+        elif few.status is Status.WARN and judged.status is Status.PASS:
+            judged = replace(few, evidence=text)
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     if found:
         return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
