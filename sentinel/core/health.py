@@ -80,6 +80,10 @@ def _lower(first: float | None, second: float | None) -> float | None:
     return min(first, second)
 
 
+#: No GPU is hotter than this, in degrees Celsius: a higher reading is an error of its sensor.
+_HIGHEST_C = 150
+
+
 def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
     """Update the health by the latest reading, and report a change.
 
@@ -94,6 +98,8 @@ def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuSt
     limits = thresholds(gpu_state, config)
     share = foreign_memory(gpu_state, reading) / max(1, reading.memory.total)
     degrees = reading.temperature
+    if degrees is not None and degrees > _HIGHEST_C:
+        degrees = None
     before = gpu_state.health or _initial(now)
     hardware = _hardware(gpu_state)
     health = _next(before, degrees, share, hardware, limits, now, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -28,8 +29,10 @@ from sentinel.fleet.job_gpus import (
     release_job,
     reserve_for_job,
 )
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.device_order import DRIVER_FILES, addresses_by_minor
 from sentinel.host.paths import SIMULATED
+from sentinel.host.verified_store import NAME, read
 from sentinel.protocol.api_types import GpuStatus, Status
 
 _FOLDER = Path("/var/lib/sentinel/slurm")
@@ -118,14 +121,23 @@ def _differences(
         SentinelError: The daemon does not answer.
     """
     note = "; the number of GPUs was not checked"
-    if not expectation.text:
-        return {}, note
     chosen = client.settings().get("gpus")
     named = chosen is not None and set(chosen.text.split(",")) - {"all", ""}
     is_whole = not named and status.daemon.visible_devices is None
-    if expectation.gpus is not None and is_whole:
-        note = ""
+    if is_whole:
+        note = "" if expectation.gpus is not None else f"{note}{_gone(status)}"
+    if not expectation.text:
+        return {}, note
     return differences(expectation, status.gpus, status.daemon.driver, is_whole=is_whole), note
+
+
+def _gone(status: Status) -> str:
+    """Name the GPUs that an earlier daemon has verified and this one does not have."""
+    folder, found = os.environ.get(SIMULATED), set[str]()
+    with contextlib.suppress(SentinelError, OSError, ValueError):  # they decide nothing
+        found = set(read(find_shared(Path(folder) if folder else None) / NAME))
+    gone = sorted(found - {gpu.uuid for gpu in status.gpus})
+    return f"; here before, and not now: {', '.join(gone)}" if gone else ""
 
 
 def _find(names: tuple[str, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatus, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from sentinel.fleet.drain import PREFIX
 from sentinel.host.timed_file import FAULTS
+from sentinel.host.verified_store import NAME, StoredWork, save
 from sentinel.protocol.views import FaultKind
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
@@ -77,6 +78,18 @@ def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     npd = daemon.run_unchecked("health", "--npd")
     assert npd.code == 1
     assert "GPU 1 " in npd.out
+
+
+def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
+    gone = "GPU-eeeeeeee-0000-0000-0000-000000000000"
+    daemon.start(1, "--paused")
+    eventually(lambda: daemon.gpu().read_s is not None)
+    work = StoredWork(index=1, name="H200", since=100.0, last=200.0)
+    save(daemon.places.shared / NAME, {gone: work}, {})
+    checked = daemon.run("slurm", "healthcheck")
+    assert checked.endswith(f"; here before, and not now: {gone}\n")
+    whole = daemon.run("slurm", "healthcheck", "--expect-gpus", "1")
+    assert gone not in whole, "there are as many as expected"
 
 
 def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:

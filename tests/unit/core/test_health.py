@@ -265,6 +265,14 @@ def test_an_old_temperature_does_not_count() -> None:
     assert level(health(missed_a_beat, reading(None, 0.9, at=10.0))) is THROTTLED
 
 
+@pytest.mark.parametrize("degrees", [151, 255, 2**32 - 1])
+def test_a_temperature_that_no_gpu_has_is_none(degrees: int) -> None:
+    gpu_state = health(GPU_STATE, reading(40, at=0.0))
+    assert level(health(gpu_state, reading(degrees, at=1.0))) is OPTIMAL
+    hot = health(gpu_state, reading(95, at=1.0))
+    assert level(health(hot, reading(degrees, at=2.0))) is CRITICAL
+
+
 def test_overheating_is_reported_once_until_the_gpu_cools_down() -> None:
     reported_at = []
     gpu_state = GPU_STATE
