@@ -25,6 +25,7 @@ kind: RuntimeClass
 metadata: {name: nvidia}
 handler: nvidia
 """
+#: A plan of seconds is N/A, which a strict Job does not accept.
 PLAN_OF_THE_NODE = """\
 patches:
   - target: {kind: Job}
@@ -32,6 +33,17 @@ patches:
       - op: replace
         path: /spec/template/spec/containers/0/args
         value: [--plan, /media/plan.toml, --fail-fast]
+  - target: {kind: Job}
+    patch: |-
+      apiVersion: batch/v1
+      kind: Job
+      metadata: {name: any}
+      spec:
+        template:
+          spec:
+            containers:
+              - name: burnin
+                env: [{name: SENTINEL_STRICT, value: "off"}]
 """
 #: What a test sets for all daemons and burn-ins, as an image would.
 IMAGE = {

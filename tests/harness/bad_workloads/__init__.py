@@ -446,6 +446,16 @@ def faulty(ctx: WorkloadContext) -> None:
     well_behaved(ctx)
 
 
+def faulty_until_repaired(ctx: WorkloadContext) -> None:
+    """Report one wrong result, unless the file ``repaired`` is beside the folder of the GPUs."""
+    from sentinel.host.simulation import default_folder
+
+    if (default_folder().parent / "repaired").exists():
+        checks_results(ctx)
+    else:
+        faulty(ctx)
+
+
 def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     """Multiply matrices, and flip one bit of one result once."""
     from sentinel.stressor.comparison import flip

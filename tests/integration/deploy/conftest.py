@@ -69,4 +69,6 @@ def taints(cluster: Kubelets) -> Iterator[ControlPlane]:
     yield plane
     for kind in ("clusterrole", "clusterrolebinding"):
         plane.kubectl("delete", kind, "sentinel-device-taints")
+    own = ("serviceaccount/taints", "rolebinding/sentinel-device-taints")
+    plane.kubectl("-n", "sentinel", "delete", *own)
     plane.kubectl("delete", "devicetaintrules.v1beta2.resource.k8s.io", "--all")

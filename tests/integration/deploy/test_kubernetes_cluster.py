@@ -12,7 +12,7 @@ from tests.harness.control_plane import (
     needs_control_plane,
 )
 from tests.harness.kubelet import Kubelets
-from tests.harness.kubernetes_cluster import DEPLOY, RENDERED
+from tests.harness.kubernetes_cluster import DEPLOY, RENDERED, overlay_with
 from tests.harness.kubernetes_site import JOBS, PODS, Site, pods, wait_for_daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -147,6 +147,24 @@ def test_the_daemon_reaches_new_nodes_with_gpus_and_leaves_the_others(
     assert first.held() == 0
     plane.kubectl("label", "node", "gpu-1", f"{label}=true", "--overwrite")
     wait_for_daemon(plane, first)
+
+
+def test_only_with_the_component_a_tainted_node_gets_daemon_and_acceptance(
+    cluster: Kubelets, site: Site
+) -> None:
+    plane = cluster.plane
+    cluster.add("gpu-1", runs=False)
+    plane.kubectl("taint", "node", "gpu-1", "site/repair=yes:NoExecute")
+    site.apply()
+    site.accept()
+
+    eventually(lambda: "untolerated taint" in str(pods(plane, app="sentinel-acceptance")))
+    assert not pods(plane)
+    for name in ("site", "site-acceptance"):
+        overlay_with(site.folder, name, "tolerations")
+    site.apply()
+    site.accept()
+    eventually(lambda: pods(plane, "gpu-1") and pods(plane, "gpu-1", "sentinel-acceptance"))
 
 
 def test_a_deleted_pod_frees_its_gpus_and_the_next_one_takes_them(
