@@ -213,7 +213,7 @@ def each_gpu(state: State, seen: Observation, *rules: GpuRule) -> Step[State]:
             stepped, acted, happened, later = rule(stepped, seen, config)
             actions += acted
             events += happened
-            due = later if later < due else due
+            due = min(due, later)
         gpu_states[uuid] = stepped
     return Step(state.with_gpu_states(gpu_states), tuple(actions), tuple(events), due)
 

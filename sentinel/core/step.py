@@ -152,7 +152,7 @@ def chain(
         state, acted, happened, later = rule(state, *context)
         actions += acted
         events += happened
-        due = later if later < due else due
+        due = min(due, later)
     return Step(state, actions, events, due)
 
 
