@@ -80,6 +80,7 @@ class World:
         self.hidden = hidden
         self._with_api, self._daemon = with_api or daemon, daemon
         self._coarse = False
+        self._turned_at = 0.0
         self._orders = orders or Orders()
         self.configure(config or Config())
         # Seeded, so that failures can be reproduced.
@@ -176,6 +177,7 @@ class World:
                     message = f"did not happen within {within} s; events: {self.names()}"
                     raise AssertionError(message)
                 self._coarse = before >= begin + FINE_S
+                self._turned_at = before
                 decisions.append(self.supervisor.turn())
                 stuck = 0 if self.now > before else stuck + 1
                 assert stuck < MAX_TICKS_AT_ONCE, "ticks forever without waiting"
@@ -188,10 +190,15 @@ class World:
         end = self.now + seconds
         return self.run(lambda: self.now >= end, within=seconds + 1)
 
-    def step(self, timeout: float) -> None:
-        """Let time pass for one wait of the supervisor: for ``timeout`` seconds or one tick."""
+    def step(self, timeout: float) -> bool:
+        """Let time pass for one wait of the supervisor: for ``timeout`` seconds or one tick.
+
+        Returns:
+            Whether something happens: in each tick, of which coarse ones have several waits.
+        """
         tick = max(self.tick, COARSE_TICK_S) if self._coarse else self.tick
         self.pass_time(min(timeout, tick))
+        return not self._coarse or self.now >= self._turned_at + tick
 
     def pass_time(self, seconds: float) -> None:
         """Advance time and the children at once."""
@@ -248,8 +255,7 @@ class FakeClock:
     def wait(self, files: Sequence[int], timeout: float) -> bool:
         """Advance time by at most one tick, so that no change in the world is missed."""
         del files
-        self._world.step(timeout)
-        return True
+        return self._world.step(timeout)
 
 
 class FakeInterrupts:
