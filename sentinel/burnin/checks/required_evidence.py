@@ -11,7 +11,7 @@ from sentinel.burnin.checks.counter_checks import DATA_CENTRE
 from sentinel.burnin.checks.link_checks import links_of
 
 #: Models that remap rows of their memory (NVIDIA, GPU memory error management).
-_REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 #: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
 _VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}(CME|[ABCQ]\d?)$")
 #: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
@@ -57,7 +57,7 @@ REQUIRED = (
             *("memory.remap_failed", "memory.remapped_uncorrected_new"),
             *("memory.repair_pending", "memory.sram_threshold"),
         ),
-        models=_REMAPPING,
+        models=REMAPPING,
     ),
     Required(
         what="the card's own counts",

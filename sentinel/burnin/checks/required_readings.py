@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from sentinel.burnin.checks import counter_checks, link_checks
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
+from sentinel.burnin.checks.counter_checks import DATA_CENTRE
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.expected_checks import unproved
+from sentinel.burnin.checks.required_evidence import REMAPPING
 from sentinel.protocol.counters import Counters
 
 _CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
@@ -31,6 +34,10 @@ class ReadingGroup:
     alone: tuple[str, ...] = ()
     #: Whether each GPU of a model has it, if one has.
     of_model: bool = True
+    #: The models that have it.
+    models: re.Pattern[str] | None = None
+    #: Whether they have it with ECC only.
+    needs_ecc: bool = False
 
 
 #: The groups that every GPU needs, as far as it has them.
@@ -41,6 +48,8 @@ REQUIRED = (
         counters=("ecc_uncorrected", "sram_"),
         why="an uncorrectable error is the most frequent fault of a card",
         alone=("ecc.uncorrected", "memory.sram_threshold"),
+        models=DATA_CENTRE,
+        needs_ecc=True,
     ),
     ReadingGroup(
         name="memory repairs",
@@ -51,12 +60,15 @@ REQUIRED = (
         counters=("remap", "retire", "retirement", "channel_repair", "tpc_repair", "memory_unrep"),
         why="they outlast a reset, and decide on the return of a card",
         alone=("memory.remap_failed", "memory.repair_pending", "memory.unrepairable"),
+        models=REMAPPING,
+        needs_ecc=True,
     ),
     ReadingGroup(
         name="temperature",
         checks=("temperature.gpu", "temperature.limit"),
         counters=("temperature_", "maximum_c", "slowdown_"),
         why="a card without a temperature cannot be protected from heat",
+        models=DATA_CENTRE,
     ),
     ReadingGroup(
         name="power and clocks",
@@ -64,6 +76,7 @@ REQUIRED = (
         counters=("reasons", "power_limit"),
         why="a slowdown by the hardware is seen nowhere else",
         alone=("clocks.hardware_slowdown",),
+        models=DATA_CENTRE,
     ),
     ReadingGroup(
         name="PCIe link",
@@ -102,20 +115,21 @@ REQUIRED = (
 
 
 def unread_groups(
-    statuses: Mapping[str, Status], failed: Mapping[str, str], twins: AbstractSet[str] = frozenset()
+    statuses: Mapping[str, Status],
+    counters: Counters,
+    twins: AbstractSet[str] = frozenset(),
 ) -> dict[str, str]:
     """Find the groups of which nothing could be read.
 
     Args:
         statuses: The results by check.
-        failed: The errors of calls by counter.
+        counters: The GPU, with the errors of its calls.
         twins: The checks that have judged another GPU of the model.
 
     Returns:
         By the name of the group, the error of its first call that failed, or another reason.
     """
-    found = {}
-    unjudged = {}
+    found, unjudged, failed = {}, {}, counters.failed
     for group in REQUIRED:
         known = {statuses[check] for check in group.checks if check in statuses}
         error = next((failed[name] for name in failed if name.startswith(group.counters)), None)
@@ -127,9 +141,18 @@ def unread_groups(
             unjudged[group.name] = "not supported, though another GPU of its model has it"
             if group.of_model and not twins.isdisjoint(group.checks):
                 found[group.name] = unjudged[group.name]
+            elif _has(group, counters):
+                found[group.name] = f"not supported, though each {counters.name} has it"
     if not found and len(unjudged) == len(REQUIRED):
         return dict.fromkeys(unjudged, "the driver says that none of it is supported")
     return found
+
+
+def _has(group: Group, counters: Counters) -> bool:
+    """Check whether the model of a GPU is known to have what a group judges."""
+    if group.models is None or (group.needs_ecc and counters.ecc is False):
+        return False
+    return group.models.search(counters.name) is not None
 
 
 def why_unread(
@@ -139,7 +162,7 @@ def why_unread(
     if (why := counters.lost or counters.why_unread) is not None:
         return why
     results = list(results)
-    groups = unread_groups({result.id: result.status for result in results}, counters.failed, twins)
+    groups = unread_groups({result.id: result.status for result in results}, counters, twins)
     if not groups:
         return next(iter(unproved(results)), None)
     return f"could not be read: {', '.join(groups)}: {next(iter(groups.values()))}"

@@ -65,7 +65,7 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
             3,
             3,
             2,
-            "GPU UNKNOWN - GPU 1: could not be read: memory errors, memory repairs, temperature, ",
+            "GPU UNKNOWN - GPU 1: could not be read: memory errors, memory repairs, temp",
         ),
         (LOST, 3, 3, 2, "GPU UNKNOWN - GPU 0: nvmlDeviceGetTemperature did not return within"),
         (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),

@@ -40,13 +40,24 @@ def test_a_group_that_could_not_be_read_is_named_and_no_pass(group: ReadingGroup
 
 @GROUPS
 def test_what_a_model_does_not_have_is_not_required(group: ReadingGroup) -> None:
-    gpu = without(fields_of(group), failed=False)
+    gpu = replace(without(fields_of(group), failed=False), name="NVIDIA GeForce RTX 4090")
     assert (status(gpu), unread(gpu)) == (Status.PASS, None)
 
 
 @GROUPS
+def test_what_a_model_is_known_to_have_is_required(group: ReadingGroup) -> None:
+    gpu = replace(without(fields_of(group), failed=False), name="NVIDIA H200")
+    wanted = None
+    if group.models is not None:
+        wanted = f"could not be read: {group.name}: not supported, though each NVIDIA H200 has it"
+    assert unread(gpu) == wanted
+    assert unread(replace(gpu, ecc=False)) == (None if group.needs_ecc else wanted)
+
+
+@GROUPS
 def test_what_a_twin_has_is_required(group: ReadingGroup) -> None:
-    gpu, twin = without(fields_of(group), failed=False), PEER
+    twin = replace(PEER, name="NVIDIA GeForce RTX 4090")
+    gpu = replace(without(fields_of(group), failed=False), name=twin.name)
     found = judge_node([gpu, twin], Thresholds())
     wanted = Status.NOT_TESTED if group.of_model else Status.PASS
     assert [one.status for one in found.gpus] == [wanted, Status.PASS]
