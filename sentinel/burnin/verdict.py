@@ -283,7 +283,7 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
 # --- the summary -----------------------------------------------------------------------------
 
 
-def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:
+def verdict_summary(report: Mapping[str, Any]) -> str:
     """Build the summary of a report; the more GPUs there are, the less it says about each.
 
     It always has the verdict of the node, the number of GPUs with each verdict and, as far as they
@@ -291,18 +291,19 @@ def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:
 
     Args:
         report: The report, as `report.json` has it.
-        most: The limit of its length in UTF-8, in bytes.
     """
     gpus = sorted(report["gpus"], key=lambda gpu: (gpu["verdict"] != "FAIL", gpu["index"]))
     bad = [gpu for gpu in gpus if gpu["verdict"] not in _GOOD]
     for chosen in (gpus, bad):
         for characters in _REASON_CHARACTERS:
             text = _text(report, chosen, characters)
-            if len(text) <= most:
+            if len(text) <= MAX_BYTES:
                 return text
     # Hundreds of faulty GPUs: the first that fit.
     numbers = range(1, len(bad) + 1)
-    fitting = bisect_right(numbers, most, key=lambda number: len(_text(report, bad[:number], 0)))
+    fitting = bisect_right(
+        numbers, MAX_BYTES, key=lambda number: len(_text(report, bad[:number], 0))
+    )
     return _text(report, bad[:fitting], 0)
 
 

@@ -318,18 +318,13 @@ class HandoverView(HandoverTimes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuFields:
+class GpuFields(Gpu):
     """The fields of a GPU that its view and the API's response share; None is unknown.
 
-    Rates are per second, shares are of 1, sizes are bytes.
+    Rates are per second, shares are of 1, sizes are bytes. The index is nvidia-smi's at the start
+    of the daemon.
     """
 
-    uuid: str
-    #: nvidia-smi's index at the start of the daemon.
-    index: int
-    name: str
-    pci_bus_id: str
-    memory_total: int
     #: IDLE, BUSY or UNKNOWN.
     occupancy: str
     #: The state of the stressor, such as RUNNING.
@@ -340,8 +335,6 @@ class GpuFields:
     #: sentinel/protocol/rules.py); and the reason as a sentence.
     rule: str
     reason: str
-    #: The serial number of the board; None if it has none.
-    serial: str | None = None
     renumbered: str | None = field(
         default=None,
         metadata=described(

@@ -63,7 +63,6 @@ def start_detached(
     wait: float,
     *,
     command: Sequence[str] = COMMAND,
-    environ: Mapping[str, str] | None = None,
 ) -> Started:
     """Start a daemon in a new session, without a terminal, and wait until it answers.
 
@@ -72,7 +71,6 @@ def start_detached(
         places: The paths that it will compute by itself.
         wait: How long it may take to answer, in seconds.
         command: The command that takes these flags.
-        environ: The environment; that of this process by default.
 
     Raises:
         ConfigError: A folder cannot be used, or no process can be started.
@@ -91,7 +89,7 @@ def start_detached(
                 stdout=output,
                 stderr=output,
                 cwd=places.state,
-                env=_environment(os.environ if environ is None else environ),
+                env=_environment(os.environ),
                 start_new_session=True,
             )
         except OSError as error:

@@ -148,7 +148,7 @@ def unread_groups(
     return found
 
 
-def _has(group: Group, counters: Counters) -> bool:
+def _has(group: ReadingGroup, counters: Counters) -> bool:
     """Check whether the model of a GPU is known to have what a group judges."""
     if group.models is None or (group.needs_ecc and counters.ecc is False):
         return False

@@ -40,6 +40,7 @@ from sentinel.host.last_verdicts import (
 from sentinel.host.regular_file import file_errors
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuProof, GpuStatus
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
 from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
@@ -172,24 +173,10 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         )
     for before in () if present else _stored_faults(state / FAULTS.name):
         last_gpu = before.gpu
-        card = cards.get(last_gpu.uuid) or Card(
-            uuid=last_gpu.uuid,
-            index=last_gpu.index,
-            serial=last_gpu.serial,
-            pci_bus_id=last_gpu.pci_bus_id,
-            present=None,
-            name=last_gpu.name,
-        )
+        card = cards.get(last_gpu.uuid) or _card(last_gpu.uuid, last_gpu, name=last_gpu.name)
         cards[last_gpu.uuid] = replace(card, faults=describe(before))
     for uuid, last in verdicts.items():
-        card = cards.get(uuid) or Card(
-            uuid=uuid,
-            index=last.index,
-            serial=last.serial,
-            pci_bus_id=last.pci_bus_id or "",
-            present=otherwise,
-            name=last.model,
-        )
+        card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
     return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
@@ -199,6 +186,18 @@ def _why_unknown(gpu: GpuStatus) -> str | None:
     """Explain why a daemon cannot read a GPU, or return None; one that has just begun will."""
     is_begun = gpu.admin != "RELEASED" and NOT_READ not in gpu.reason
     return why_unknown(gpu) if is_begun else None
+
+
+def _card(uuid: str, known: Gpu | LastVerdict, *, name: str, present: bool | None = None) -> Card:
+    """Build the card of a GPU of which no daemon has stored work."""
+    return Card(
+        uuid=uuid,
+        index=known.index,
+        serial=known.serial,
+        pci_bus_id=known.pci_bus_id or "",
+        present=present,
+        name=name,
+    )
 
 
 def _write_missing_reports(state: Path) -> None:
