@@ -49,7 +49,7 @@ def read_visible(
 
     Returns:
         The GPUs in the order of the value, and a sentence that names the first ignored entry and
-        how to lift it, or None.
+        how to lift it, or None. An empty value has one as well.
 
     Raises:
         ConfigError: The value has numbers and ``cuda_order`` is None.
@@ -60,7 +60,8 @@ def read_visible(
     if by_number and order is None:
         raise _unresolved()
     shown: list[str] = []
-    problem, entries = None, value.split(",")
+    problem = None if value.strip() else "it is empty, so CUDA shows no GPU; name GPUs"
+    entries = value.split(",")
     for place, entry in enumerate(entries):
         uuid = _by_number(entry, order or ()) if by_number else _by_uuid(entry, gpus)
         if uuid is None:

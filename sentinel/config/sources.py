@@ -55,6 +55,20 @@ _MAX_FOUND = 3
 #: The most names that an error lists.
 _MAX_LISTED = 12
 
+#: The setting for each key of the GPU Management System's configuration, and its number's unit.
+MANAGEMENT_SYSTEM = {
+    "temp_optimal": ("throttle.temp_normal_from", ""),
+    "temp_normal": ("throttle.temp_throttled_from", ""),
+    "temp_throttle": ("throttle.temp_critical_from", ""),
+    "temp_critical": ("throttle.temp_overheating_from", ""),
+    "memory_optimal": ("throttle.memory_normal_from", "%"),
+    "memory_normal": ("throttle.memory_throttled_from", "%"),
+    "memory_critical": ("throttle.memory_critical_from", "%"),
+    "memory_limit_mb": ("budget.limit", "MiB"),
+    "memory_reserve_mb": ("budget.keep_unallocated", "MiB"),
+    "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
+    "critical_pause_seconds": ("throttle.critical_pause", "s"),
+}
 #: What lists the settings.
 _LIST = "`sentinel config init -` prints all settings."
 
@@ -298,6 +312,8 @@ def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> Config
     flag = name.removeprefix("--").replace("_", "-")
     keys |= {key: key for key in keys.values()}
     near = [flag] if flag in keys else nearest(name, keys)
+    if MANAGEMENT_SYSTEM.get(name, ("",))[0] in keys:
+        near = [MANAGEMENT_SYSTEM[name][0]]
     return ConfigError(what, f"Did you mean {keys[near[0]]}?" if near else _LIST)
 
 

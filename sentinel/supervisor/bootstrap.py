@@ -89,28 +89,37 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         SentinelError: Nothing was started: the driver is missing or misread, no GPU is visible,
             another sentinel holds one, or torch cannot use any.
     """
-    code, clean = _supervise(options, sink_for)
+    code, clean, paused = _supervise(options, sink_for)
     if code is ExitCode.RESTART:
         if clean:
-            _restart()
+            _restart(paused=paused)
         code = ExitCode.UNKILLABLE
     return leave(code, clean=clean)
 
 
-def _restart() -> NoReturn:
+def _restart(*, paused: bool) -> NoReturn:
     """Replace this process by a new daemon with the same arguments, environment and output.
+
+    Args:
+        paused: Whether a GPU still has the pause of ``--paused``; otherwise this argument is left
+            out, so that a resume outlives the restart.
 
     Raises:
         ConfigError: The interpreter cannot be executed.
     """
+    arguments = [text for text in sys.orig_argv[1:] if paused or text != "--paused"]
     with file_errors(f"{sys.executable} cannot be executed"):
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own
 
 
 def _supervise(
     options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]
-) -> tuple[ExitCode, bool]:
-    """Run the supervisor; return the exit code and whether nothing is stuck, for :func:`leave`."""
+) -> tuple[ExitCode, bool, bool]:
+    """Run the supervisor.
+
+    Returns:
+        The exit code, whether nothing is stuck, and whether a GPU has its first pause.
+    """
     set_process_title("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
     user = options.config.stressor_user
@@ -134,9 +143,11 @@ def _supervise(
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
-            code, clean = _run(signals, found, options.orders, locks, spec_for, event_log, api)
+            code, clean, paused = _run(
+                signals, found, options.orders, locks, spec_for, event_log, api
+            )
         locks.release()
-    return code, clean
+    return code, clean, paused
 
 
 def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
@@ -216,8 +227,8 @@ def _run(
     spec_for: Callable[[Callable[[], Config], Chooser], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
     api: ApiProcess | None,
-) -> tuple[ExitCode, bool]:
-    """Run the loop; return its exit code, and whether nothing is stuck."""
+) -> tuple[ExitCode, bool, bool]:
+    """Run the loop, and return as :func:`_supervise` does."""
     clock = HostClock()
     now, config = clock.now(), found.config
     if config.until is not None:
@@ -270,7 +281,8 @@ def _run(
         written = event_log.close(LOG_FLUSH_TIMEOUT_S)
         served = api is None or api.close()
     stuck = stressors.files() or not (probe_gone and standby_gone and written and served)
-    return code, not stuck
+    paused = any(gpu.pause == pause for gpu in supervisor.state.gpu_states.values())
+    return code, not stuck, pause is not None and paused
 
 
 def _own_user() -> Caller:

@@ -18,6 +18,7 @@ from sentinel.api.bodies import AllocationId, RequestModel
 from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.serializers import budget
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.sources import MANAGEMENT_SYSTEM
 from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.views import MULTIPLIERS, Allocation, GpuView, is_throttled
 
@@ -39,29 +40,19 @@ _HISTORY_SIZE, _INTERVAL_S = 200, 3
 #: Kept pauses; readings of earlier ones have left the history of these clients.
 _MAX_PAUSES = 1000
 
-_ANY = Field(default=None, allow_inf_nan=False)
+# In the client's numbers, so that an error has the number that was sent; the settings have the same
+# limits with units.
+_CELSIUS = Field(default=None, ge=1, le=120, allow_inf_nan=False)
+_PERCENT = Field(default=None, gt=0, le=100, allow_inf_nan=False)
+_SECONDS = Field(default=None, ge=0.1, le=86400, allow_inf_nan=False)
 
 #: The key without a number if there is no limit.
 _LIMIT = "memory_limit_mb"
-#: Sentinel's setting for each key, and the unit of its number.
-_SETTINGS = {
-    "temp_optimal": ("throttle.temp_normal_from", ""),
-    "temp_normal": ("throttle.temp_throttled_from", ""),
-    "temp_throttle": ("throttle.temp_critical_from", ""),
-    "temp_critical": ("throttle.temp_overheating_from", ""),
-    "memory_optimal": ("throttle.memory_normal_from", "%"),
-    "memory_normal": ("throttle.memory_throttled_from", "%"),
-    "memory_critical": ("throttle.memory_critical_from", "%"),
-    "memory_limit_mb": ("budget.limit", "MiB"),
-    "memory_reserve_mb": ("budget.keep_unallocated", "MiB"),
-    "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
-    "critical_pause_seconds": ("throttle.critical_pause", "s"),
-}
 #: The number of each unit in one of Sentinel's.
 _FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
 _FIELDS = {setting.key: setting.field for setting in SETTINGS}
 #: The name there of each setting, by its key.
-NAMES = {key: name for name, (key, _) in _SETTINGS.items()}
+NAMES = {key: name for name, (key, _) in MANAGEMENT_SYSTEM.items()}
 _Number = float | None
 
 
@@ -156,19 +147,19 @@ def find_allocation(
 class ConfigChange(RequestModel):
     """New values for some keys; all others are kept."""
 
-    temp_optimal: _Number = _ANY
-    temp_normal: _Number = _ANY
-    temp_throttle: _Number = _ANY
-    temp_critical: _Number = _ANY
-    memory_optimal: _Number = _ANY
-    memory_normal: _Number = _ANY
-    memory_critical: _Number = _ANY
-    memory_limit_mb: _Number = _ANY
-    memory_reserve_mb: _Number = _ANY
+    temp_optimal: _Number = _CELSIUS
+    temp_normal: _Number = _CELSIUS
+    temp_throttle: _Number = _CELSIUS
+    temp_critical: _Number = _CELSIUS
+    memory_optimal: _Number = _PERCENT
+    memory_normal: _Number = _PERCENT
+    memory_critical: _Number = _PERCENT
+    memory_limit_mb: _Number = Field(default=None, gt=0, allow_inf_nan=False)
+    memory_reserve_mb: _Number = Field(default=None, ge=0, allow_inf_nan=False)
     monitor_interval: int | None = Field(default=None, ge=1, le=3600)
     history_size: int | None = Field(default=None, ge=1, le=3600)
-    throttle_cooldown_seconds: _Number = _ANY
-    critical_pause_seconds: _Number = _ANY
+    throttle_cooldown_seconds: _Number = _SECONDS
+    critical_pause_seconds: _Number = _SECONDS
 
     @field_validator("*", mode="before")
     @classmethod
@@ -184,7 +175,7 @@ def as_settings(change: ConfigChange) -> dict[str, str]:
     given = change.model_dump(exclude_unset=True)
     return {
         key: "off" if given[name] is None else f"{_format(given[name])}{unit}"
-        for name, (key, unit) in _SETTINGS.items()
+        for name, (key, unit) in MANAGEMENT_SYSTEM.items()
         if name in given
     }
 
@@ -325,7 +316,9 @@ def status(
                 },
             },
         ),
-        thresholds={name: _number(settings, name) for name in _SETTINGS if name.startswith("temp")},
+        thresholds={
+            name: _number(settings, name) for name in MANAGEMENT_SYSTEM if name.startswith("temp")
+        },
         throttling=throttling(view),
         timestamp=_moment(view.read),
     )
@@ -389,7 +382,7 @@ def temperature(fitted: TemperatureTrend) -> Temperature:
 def config(settings: Config, monitoring: Monitoring) -> Configuration:
     """Convert settings into a configuration."""
     return Configuration(
-        **{name: _number(settings, name) for name in _SETTINGS},
+        **{name: _number(settings, name) for name in MANAGEMENT_SYSTEM},
         monitor_interval=monitoring.interval_s,
         history_size=monitoring.history_size,
     )
@@ -397,7 +390,7 @@ def config(settings: Config, monitoring: Monitoring) -> Configuration:
 
 def _number(settings: Config, name: str) -> Any:
     """Convert the value of a setting into the number of a key; None if there is no limit."""
-    key, unit = _SETTINGS[name]
+    key, unit = MANAGEMENT_SYSTEM[name]
     value = getattr(settings, _FIELDS[key])
     return None if value is None else value * _FACTORS[unit]
 

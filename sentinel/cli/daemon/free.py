@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("free")
-@options.count_option
+@options.count_option("Print this many, or none if fewer are free.")
 @options.prints
 @options.with_requester
 def free(client: Requester, count: int | None) -> options.Printed:

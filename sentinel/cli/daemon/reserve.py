@@ -43,6 +43,7 @@ _Function = Callable[..., Any]
 
 #: A waiter sees so many requests before its own.
 _MAX_EARLIER = 5
+_COUNT = "This many GPUs, of all or of those that are named, whichever are free."
 _RESERVATIONS = Table(("ID", "GPU", "UNTIL", "BY", "REASON"), flexible=4)
 _ALLOCATIONS = Table(("ID", "GPU", "SIZE", "BY"), flexible=3, right=(2,))
 
@@ -146,7 +147,7 @@ def _list_option(nouns: str) -> Callable[[_Function], _Function]:
 
 @click.command("reserve")
 @options.gpu_selection
-@options.count_option
+@options.count_option(_COUNT)
 @options.duration("--for", "seconds", "Duration; --cancel ends it earlier.")
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
 @options.wait_option("Maximum wait for the GPUs and their memory")
@@ -294,7 +295,7 @@ def _list_allocations(client: Client) -> options.Printed:
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @options.gpus_flag()
-@options.count_option
+@options.count_option(_COUNT)
 @click.option(
     "--reason", metavar="TEXT", help="The purpose, shown to other users.  [default: the command]"
 )

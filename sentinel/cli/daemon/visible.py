@@ -20,10 +20,7 @@ from sentinel.host.simulation import Registry, default_folder
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_count, format_indices
 
-_REMEDY = (
-    "CUDA reads the list up to the first entry that is no GPU; a MIG device is none. To choose"
-    " among all GPUs of the daemon: unset CUDA_VISIBLE_DEVICES."
-)
+_REMEDY = "To choose among all GPUs of the daemon: unset CUDA_VISIBLE_DEVICES."
 
 
 def restrict(

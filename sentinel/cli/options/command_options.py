@@ -345,13 +345,13 @@ def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]
     )
 
 
-#: Adds ``count``: a number of any GPUs.
-count_option = click.option(
-    "--count",
-    metavar="N",
-    type=WholeNumber(1, 128),
-    help="This many GPUs, of all or of those that are named, whichever are free.",
-)
+def count_option(text: str) -> Callable[[_Function], _Function]:
+    """Return the option ``--count``: a number of any GPUs.
+
+    Args:
+        text: Its help text.
+    """
+    return click.option("--count", metavar="N", type=WholeNumber(1, 128), help=text)
 
 
 def only(status: Status, gpus: Sequence[str]) -> Status:

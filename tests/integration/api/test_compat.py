@@ -270,6 +270,24 @@ def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) 
     assert ask(api, "PUT", "/config", back)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("memory_limit_mb", -4, "-4 is not above 0"),
+        ("memory_reserve_mb", -0.5, "-0.5 is below 0"),
+        ("memory_optimal", 0, "0 is not above 0"),
+        ("memory_critical", 120, "120 is above 100"),
+        ("temp_throttle", 500, "500 is above 120"),
+        ("critical_pause_seconds", -4, "-4 is below 0.1"),
+    ],
+)
+def test_an_error_names_the_field_the_value_as_sent_and_what_is_allowed(
+    api: ApiServer, field: str, value: float, why: str
+) -> None:
+    status, refused = ask(api, "PUT", "/config", {field: value})
+    assert (status, refused["error"].split(". ")[0]) == (422, f"{field}: {why}")
+
+
 #: From the document of the GPU Management System.
 DEFAULTS = {
     "temp_optimal": 65,
@@ -357,8 +375,8 @@ def test_malformed_json_has_the_documented_form_of_errors(api: ApiServer) -> Non
     ],
 )
 def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text: str) -> None:
-    change = ConfigChange(temp_optimal=number)
-    assert as_settings(change) == {"throttle.temp_normal_from": text}
+    change = ConfigChange(memory_reserve_mb=number)
+    assert as_settings(change) == {"budget.keep_unallocated": f"{text}MiB"}
 
 
 @pytest.mark.parametrize(
@@ -366,13 +384,13 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
     [
         ({"temp_max": 80}, "The keys are: temp_optimal, temp_normal,"),
         ({"temp_throttle": "hot"}, 'temp_throttle: "hot" is not a number'),
-        ({"temp_throttle": 500}, "temp_throttle: '500' is out of range"),
+        ({"temp_throttle": 500}, "temp_throttle: 500 is above 120"),
         (
             {"temp_optimal": 64.123456789},
             "'64.123456789' is not a temperature; write degrees Celsius",
         ),
         ({"temp_optimal": 64.123456789}, "three decimals"),
-        ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
+        ({"throttle_cooldown_seconds": 1e-05}, "1e-05 is below 0.1"),
         (
             {"temp_throttle": 70},
             "temp_normal is 75 and temp_throttle is 70\ntemp_normal must be below temp_throttle",

@@ -128,6 +128,11 @@ def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiSer
         ({"workload": "gemm:sise=64"}, {"gpus": ["0"]}, "gemm has no option 'sise'; its options"),
         ({}, {}, "settings is empty."),
         ({"memory": "50%"}, {}, "there is no setting 'memory'\nDid you mean memory.target?"),
+        (
+            {"temp_throttle": "80"},
+            {},
+            "there is no setting 'temp_throttle'\nDid you mean throttle.temp_critical_from?",
+        ),
         ({"--util": "50%"}, {}, "there is no setting '--util'\nDid you mean util.target?"),
         ({"power": 200}, {}, "settings['power']: 200 is not text."),
         ({"power": "200W"}, {"gpu": ["0"]}, "gpu: there is no such field; did you mean gpus?"),

@@ -70,7 +70,12 @@ def test_it_chooses_among_the_visible_gpus(
     shows.replies["GET /v1/status"] = reply({}, EMPTY, EMPTY, BUSY)
     printed = cli.json("free", "--json", code=0 if expected else 1)
     assert printed["gpus"] == [UUIDS[index] for index in expected]
-    assert ("CUDA ignores it" in "".join(printed["notes"])) == (value == "MIG-1")
+    why = {
+        "MIG-1": "CUDA ignores it",
+        "": "CUDA_VISIBLE_DEVICES=: it is empty, so CUDA shows no GPU",
+    }
+    assert why.get(value, "") in "".join(printed["notes"])
+    assert ("or unset it" in "".join(printed["notes"])) == (value in why)
 
 
 def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
@@ -81,6 +86,10 @@ def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
     printed = cli("free", "--count", "2", code=1)
     assert printed.out == ""
     assert printed.err == ("sentinel: 1 of 2 GPUs are free\nGPU 1: used by root 77 python\n")
+
+
+def test_its_help_names_no_gpus_that_it_does_not_take(cli: CommandLine) -> None:
+    assert "named" not in cli("free", "--help").out
 
 
 @pytest.fixture

@@ -93,6 +93,7 @@ def test_a_named_gpu_must_be_visible(daemon: Daemon, monkeypatch: pytest.MonkeyP
     code, out, err = run(daemon, "exec", "--gpus", "0,2", *PRINT)
     assert (code, out) == (4, "")
     assert err.startswith("sentinel: GPU 0, 2 requested, but CUDA_VISIBLE_DEVICES='2' shows GPU 2")
+    assert "CUDA reads" not in err, "nothing of this value is ignored"
     code, out, _ = run(daemon, "exec", "--gpus", "0,2", "--count", "1", *PRINT)
     assert (code, out.strip()) == (0, daemon.host.uuid(2))
 

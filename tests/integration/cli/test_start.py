@@ -129,6 +129,16 @@ def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
 
 
 @pytest.mark.long
+def test_a_resume_outlives_a_restart_and_the_first_pause_too_without_one(daemon: Daemon) -> None:
+    daemon.start(1, "--paused")
+    daemon.run("restart")
+    assert daemon.gpu(0).admin == "PAUSED"
+    daemon.run("resume")
+    daemon.run("restart", "--wait", "0")
+    assert daemon.gpu(0).admin == "ENABLED"
+
+
+@pytest.mark.long
 def test_a_restart_with_settings_that_are_wrong_now_reports_why(daemon: Daemon) -> None:
     file = settings_file(daemon.host.folder)
     daemon.start(1, "--config", str(file))

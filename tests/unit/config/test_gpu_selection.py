@@ -112,7 +112,7 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
     ("value", "problem"),
     [
         (None, None),
-        ("", None),
+        ("", "it is empty, so CUDA shows no GPU; name GPUs"),
         ("0,2", None),
         ("0, 1,", None),
         ("+1", None),
