@@ -598,6 +598,10 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("dead-link-a100", "one NVLink of two A100 is inactive",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", model=A100)
+    yield kind("dead-links", "no NVLink of any GPU is active",
+               both(*(nvlinks(number, both=True, before=True, active=False)
+                      for number in range(18))), FAIL, "nvlink.inactive",
+               source="NVIDIA Health Validation: 0 inactive links", sizes=(2, 8))
     yield kind("no-bridge", "no active NVLink on one of four cards, the others have bridges",
                no_bridge, WARN, "nvlink.inactive", source=_OWN, sizes=(4,))
     yield kind("link-state", "the state of an NVLink is not read", nvlinks(5, active=None),

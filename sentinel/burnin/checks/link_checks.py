@@ -141,7 +141,8 @@ def _link_growth(evidence: GrowthEvidence, field: str) -> Growth:
 def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """Compare the number of active links with the model and the peers."""
     # A link has two ends: a dead one is missing on both, so peers alone do not show it. A GPU
-    # without any is one without a bridge, unless most of its peers have links.
+    # without any is one without a bridge, unless most of its peers have links, or it and another
+    # list all of a board on which each is used.
     now = evidence.now
     for link in read(now, "nvlinks") or _no_links():
         if link.active is None:
@@ -152,16 +153,18 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     if now.mig:
         return not_applicable("MIG turns NVLink off")
     active = min(_active(reading) for reading in evidence.readings if reading.nvlinks is not None)
-    peers = [
-        _active(peer)
-        for peer in evidence.twins
-        if peer.nvlinks is not None and peer.index != now.index
+    others = [
+        peer for peer in evidence.twins if peer.nvlinks is not None and peer.index != now.index
     ]
-    own = min(links_of(now.name), listed)
+    peers = [_active(peer) for peer in others]
+    board = links_of(now.name)
+    own = min(board, listed)
     if not any([active, *peers]):
-        text = (
-            f"0 of {listed} links active, as on all GPUs of this model: no bridge, or all are down"
-        )
+        text = f"0 of {listed} links active, as on all GPUs of this model: "
+        most = max((len(peer.nvlinks or ()) for peer in others if not peer.mig), default=0)
+        if own and min(listed, most) >= board:
+            return by_limits(own, limits, f"{text}all are down")
+        text += "no bridge, or all are down"
         if own and peers:
             return Judgement(status=Status.WARN, value=own, evidence=text)
         return not_applicable(text)

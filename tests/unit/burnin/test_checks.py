@@ -258,6 +258,11 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("load.power", Run(steady=False), UNTESTED),
     ("load.power", Run(read={"power_w": 4294967}), UNTESTED),
     ("load.power", Run(after={"energy_j": HEALTHY.energy_j}), UNTESTED),
+    (
+        "load.power",
+        Run(counters={"driver": "simulated"}, after={"energy_j": HEALTHY.energy_j}),
+        PASS,
+    ),
     ("work.peers", Run(tflops=290.0), FAIL),
     ("work.peers", Run(tflops=470.0), WARN),
     ("load.memory_clock", Run(read={"memory_clock_mhz": 1600}), FAIL),
@@ -940,11 +945,16 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     assert judged(PEER, replace(none, index=1), *pair).status is PASS
     assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
     down = judged(none, replace(none, index=2))
-    why = (
-        f"0 of {len(LINKS)} links active, as on all GPUs of this model: no bridge, or all are down"
-    )
-    # A board on which each link is used, so they should not be.
-    assert (down.status, down.evidence) == (WARN, why)
+    why = f"0 of {len(LINKS)} links active, as on all GPUs of this model: all are down"
+    # A board on which each link is used, and it lists all of them: they are down.
+    assert (down.status, down.value, down.evidence) == (FAIL, len(LINKS), why)
+    # With fewer than the board has, it may be another board.
+    fewer = replace(none, nvlinks=none.nvlinks[:2] if none.nvlinks else None)
+    assert judged(fewer, replace(fewer, index=2)).status is WARN
+    # Alone, a GPU needs none; on a card without a bridge, they are absent.
+    assert judged(none).status is ABSENT
+    pcie = replace(none, name="NVIDIA H100 PCIe")
+    assert judged(pcie, replace(pcie, index=2)).status is ABSENT
     # All its peers have links: it lost all of its own.
     assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
 
