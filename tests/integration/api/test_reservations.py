@@ -182,13 +182,20 @@ def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
     assert not api.supervisor.queue
 
 
-def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
+@pytest.mark.parametrize("has_reply", [True, False])
+def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer, *, has_reply: bool) -> None:
     reserve(api, gpus=["0"])
+    reply = threading.Event()
+    if not has_reply:
+        api.supervisor.replies_after = reply
     connection = send(
         api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "seconds": None, "wait_s": 60}
     )
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
+    if not has_reply:
+        time.sleep(0.3)  # the end of the connection overtakes the reply
+        reply.set()
     eventually(lambda: not api.supervisor.queue)
 
 
@@ -209,19 +216,6 @@ def test_a_killed_client_leaves_the_queue_though_its_child_has_the_connection(
             assert child.is_running()
         finally:
             child.kill()
-
-
-def test_a_client_that_disconnects_before_the_reply_leaves_the_queue(api: ApiServer) -> None:
-    reserve(api, gpus=["0"])
-    reply = api.supervisor.replies_after = threading.Event()
-    connection = send(
-        api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "seconds": None, "wait_s": 60}
-    )
-    eventually(lambda: "a" * 8 in api.supervisor.queue)
-    connection.close()
-    time.sleep(0.3)  # the end of the connection overtakes the reply
-    reply.set()
-    eventually(lambda: not api.supervisor.queue)
 
 
 def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: ApiServer) -> None:

@@ -259,10 +259,12 @@ def test_a_full_disk_ends_a_report_that_had_no_stressors(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}],
+    ("typed", "environment"),
+    [
+        ("status", {"PYTHONIOENCODING": "ascii"}),
+        ("status --list", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}),
+    ],
 )
-@pytest.mark.parametrize("typed", ["status", "status --list"])
 def test_what_the_encoding_does_not_have_is_replaced(
     daemon: StubDaemon, typed: str, environment: dict[str, str]
 ) -> None:

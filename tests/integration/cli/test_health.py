@@ -234,21 +234,16 @@ def test_a_fail_that_a_short_run_has_not_taken_back_says_so(runs: Path) -> None:
     assert faulty["burnin"]["not_taken_back"] in done.out
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"), [("error", "a simulated error"), ("lost", "fell off the bus")]
+)
 def test_a_gpu_that_cannot_be_read_now_meets_no_requirement(
-    runs: Path, simulated: SimulatedHost
+    runs: Path, simulated: SimulatedHost, fault: str, words: str
 ) -> None:
     write_report(runs.parent, {simulated.uuid(0): "PASS"})
-    simulated.registry.inject(simulated.uuid(0), "error")
+    simulated.registry.inject(simulated.uuid(0), fault)
     done = invoke("--require", "pass", "--gpus", "0")
-    assert (done.code, "a simulated error" in done.out) == (3, True), done.out
-
-
-def test_a_gpu_that_is_lost_now_meets_no_requirement(runs: Path, simulated: SimulatedHost) -> None:
-    write_report(runs.parent, {simulated.uuid(0): "PASS"})
-    simulated.registry.inject(simulated.uuid(0), "lost")
-    done = invoke("--require", "pass", "--gpus", "0")
-    assert done.code == 3, done.out
-    assert "fell off the bus" in done.out
+    assert (done.code, words in done.out) == (3, True), done.out
 
 
 def test_a_gpu_that_its_daemon_cannot_read_is_not_called_good(

@@ -19,13 +19,21 @@ def send(signals: Signals, *numbers: signal.Signals) -> None:
     assert select.select(signals.files(), [], [], TIMEOUT_S)[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_every_signal_requests_a_shutdown_in_the_foreground(number: signal.Signals) -> None:
-    with Signals() as signals:
-        send(signals, number)
+@pytest.mark.parametrize(
+    ("number", "detached"),
+    [
+        *((number, False) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        *((number, True) for number in (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
+def test_every_signal_requests_a_shutdown_except_sighup_in_a_daemon(
+    number: signal.Signals, *, detached: bool
+) -> None:
+    with Signals(detached=detached) as signals:
+        send(signals, *([signal.SIGHUP] if detached else []), number)
         assert signals.collect() == (number.name, False)
         assert signals.first is number
-        assert not signals.reload_requested()
+        assert signals.reload_requested() == detached
 
 
 def test_sighup_requests_a_reload_in_a_daemon() -> None:
@@ -37,12 +45,3 @@ def test_sighup_requests_a_reload_in_a_daemon() -> None:
         assert not signals.reload_requested()
         assert signals.collect() == (None, False)
         assert not signals.reload_requested()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_all_other_signals_request_a_shutdown_in_a_daemon(number: signal.Signals) -> None:
-    with Signals(detached=True) as signals:
-        send(signals, signal.SIGHUP, number)
-        assert signals.collect() == (number.name, False)
-        assert signals.first is number
-        assert signals.reload_requested()

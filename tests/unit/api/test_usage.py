@@ -51,33 +51,63 @@ def at(second: float) -> float:
     return BEGIN + second
 
 
-def test_a_use_lasts_from_the_first_to_the_last_view_of_its_process() -> None:
-    job = process(7)
-    uses, ended = track(
-        [make_view(at(0)), busy_view(at(1), job), busy_view(at(2), job), make_view(at(3))]
-    )
-    assert ended == [("python", 1, 3)]
-    assert uses.open == []
+JOB, FIRST, SECOND = process(7), process(1, "one"), process(2, "two")
 
 
-def test_the_stressor_is_a_use_while_its_process_exists() -> None:
-    states = ["STARTING", "RUNNING", "STOPPING"]
-    stressor_views = [make_view(at(n), stressor=state, pid=9) for n, state in enumerate(states)]
-    _, ended = track([*stressor_views, make_view(at(3))])
-    assert ended == [("sentinel", 0, 3)]
+def unreadable(begin: int, end: int) -> list[GpuView]:
+    return [make_view(at(second), occupancy="UNKNOWN") for second in range(begin, end)]
 
 
-def test_concurrent_processes_are_separate_uses() -> None:
-    first, second = process(1, "one"), process(2, "two")
-    _, ended = track(
+#: The views, and who has used the GPU from which second to which.
+USES: dict[str, tuple[list[GpuView], list[tuple[str | None, int, int]]]] = {
+    "from the first to the last view of its process": (
+        [make_view(at(0)), busy_view(at(1), JOB), busy_view(at(2), JOB), make_view(at(3))],
+        [("python", 1, 3)],
+    ),
+    "a stressor, while its process exists": (
         [
-            busy_view(at(0), first),
-            busy_view(at(1), first, second, stressor="STOPPING", pid=9),
-            busy_view(at(2), second),
+            *(
+                make_view(at(second), stressor=state, pid=9)
+                for second, state in enumerate(("STARTING", "RUNNING", "STOPPING"))
+            ),
             make_view(at(3)),
-        ]
-    )
-    assert sorted(ended) == [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)]
+        ],
+        [("sentinel", 0, 3)],
+    ),
+    "each of several processes": (
+        [
+            busy_view(at(0), FIRST),
+            busy_view(at(1), FIRST, SECOND, stressor="STOPPING", pid=9),
+            busy_view(at(2), SECOND),
+            make_view(at(3)),
+        ],
+        [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)],
+    ),
+    "with a name that is read later": (
+        [busy_view(at(0), process(7, "python", None)), busy_view(at(1), JOB), make_view(at(2))],
+        [("python", 0, 2)],
+    ),
+    "unnamed, without a listed process": (
+        [*(busy_view(at(second)) for second in range(20)), busy_view(at(20), JOB)],
+        [(None, 0, 20)],
+    ),
+    "over a short gap of readings": (
+        [busy_view(at(0), JOB), *unreadable(1, 10), busy_view(at(10), JOB), make_view(at(11))],
+        [("python", 0, 11)],
+    ),
+    "until its last view before a long gap": (
+        [busy_view(at(0), JOB), *unreadable(1, round(MAX_GAP_S) + 2)],
+        [("python", 0, 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", USES)
+def test_a_use_lasts(case: str) -> None:
+    views, expected = USES[case]
+    uses, ended = track(views)
+    assert sorted(ended, key=str) == expected
+    assert len(uses.open) == (views[-1].occupancy == "BUSY")
 
 
 def test_an_allocated_process_is_a_use_beside_the_stressor() -> None:
@@ -86,17 +116,6 @@ def test_an_allocated_process_is_a_use_beside_the_stressor() -> None:
     )
     uses, _ = track([view])
     assert sorted(str(use.who) for use in uses.open) == ["notebook", "sentinel"]
-
-
-def test_a_name_that_is_read_later_applies_to_the_whole_use() -> None:
-    _, ended = track(
-        [
-            busy_view(at(0), process(7, "python", None)),
-            busy_view(at(1), process(7)),
-            make_view(at(2)),
-        ]
-    )
-    assert ended == [("python", 0, 2)]
 
 
 def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None:
@@ -108,34 +127,10 @@ def test_an_unnamed_use_gets_the_name_of_the_process_listed_soon_after() -> None
     assert [span(use)[:2] for use in uses.replaced] == [(None, 1)]
 
 
-def test_a_use_without_a_listed_process_stays_unnamed() -> None:
-    _, ended = track(
-        [*(busy_view(at(second)) for second in range(20)), busy_view(at(20), process(7))]
-    )
-    assert ended == [(None, 0, 20)]
-
-
 @pytest.mark.parametrize("rule", ["mig", "display", "exclusive", "leak"])
 def test_a_gpu_that_is_busy_without_processes_has_no_use(rule: str) -> None:
     uses, _ = track([make_view(at(0), occupancy="BUSY", rule=rule)])
     assert uses.open == []
-
-
-def test_a_use_continues_over_a_short_gap_of_readings() -> None:
-    job = process(7)
-    unreadable = [make_view(at(second), occupancy="UNKNOWN") for second in range(1, 10)]
-    _, ended = track(
-        [busy_view(at(0), job), *unreadable, busy_view(at(10), job), make_view(at(11))]
-    )
-    assert ended == [("python", 0, 11)]
-
-
-def test_a_use_ends_at_its_last_view_before_a_long_gap() -> None:
-    unreadable = [
-        make_view(at(second), occupancy="UNKNOWN") for second in range(1, round(MAX_GAP_S) + 2)
-    ]
-    _, ended = track([busy_view(at(0), process(7)), *unreadable])
-    assert ended == [("python", 0, 0)]
 
 
 def test_a_use_on_a_gpu_without_views_ends_at_its_last_view() -> None:

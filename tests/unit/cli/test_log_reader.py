@@ -19,9 +19,6 @@ from sentinel.host.log_file import MAX_OLD_FILES, RotatingLog
 @pytest.mark.parametrize(
     ("content", "count", "lines"),
     [
-        ("", 5, []),
-        ("a\nb\nc\n", 2, ["b", "c"]),
-        ("a\nb\nc\n", 9, ["a", "b", "c"]),
         ("a\nb\n", 0, []),
         ("a\nb\nunfinished", 1, ["b"]),
         ("\n\n\n", 2, ["", ""]),
@@ -65,6 +62,8 @@ def test_the_last_wanted_lines_are_found_behind_others(
     path = tmp_path / "log"
     path.write_text(content)
     assert last_wanted(path, count, lambda line: line != "skip") == lines
+    if "skip" not in content:
+        assert last_lines(path, count) == lines
 
 
 def test_the_search_for_wanted_lines_is_bounded(

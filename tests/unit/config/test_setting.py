@@ -22,6 +22,7 @@ from sentinel.config.setting import (
     parse_share,
 )
 from sentinel.protocol.stressor import MemoryTarget
+from sentinel.units import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,6 @@ def test_a_percentage_is_a_hundredth(percent: int) -> None:
     assert parse_memory(f"{percent}%") == MemoryTarget(share=percent / 100)
 
 
-@given(st.text())
-def test_any_text_is_parsed_as_memory_or_raises_value_error(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        parse_memory(text)
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [("0", ("0",)), ("0, GPU-1a", ("0", "GPU-1a")), ("all", ()), ("all,0", ("all", "0"))],
@@ -124,9 +119,10 @@ def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
 
 
 @given(st.text() | st.text("0123456789-, ", max_size=12))
-def test_any_text_is_parsed_as_gpus_or_raises_value_error(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        parse_gpus(text)
+def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
+    for parse in (parse_gpus, parse_memory, parse_size, parse_duration):
+        with contextlib.suppress(ValueError):
+            parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "two", "٣", "0x2", "1234567890"])

@@ -136,16 +136,16 @@ def test_a_gpu_that_cannot_be_shown_is_refused(changes: dict[str, Any]) -> None:
     assert_short(caught.value)
 
 
-@pytest.mark.parametrize("what", ["none", "pids", "unprintable", "nested", "digits", "many"])
-def test_no_list_of_gpus_is_an_error_of_the_driver(what: str) -> None:
-    with pytest.raises(DriverGoneError, match=r"driver own: gpus\(\) returned"):
-        make(checked("gpus", RESULTS[what]), "gpus")
-
-
-@pytest.mark.parametrize("what", ["none", "percent", "terminal", "million"])
-def test_a_version_that_cannot_be_shown_is_refused(what: str) -> None:
-    with pytest.raises(DriverGoneError, match=r"driver own: version\(\) returned"):
-        make(checked("version", RESULTS[what]), "version")
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        *(("gpus", what) for what in ("none", "pids", "unprintable", "nested", "digits", "many")),
+        *(("version", what) for what in ("none", "percent", "terminal", "million")),
+    ],
+)
+def test_no_list_of_gpus_and_no_version_that_can_be_shown_is_refused(call: str, what: str) -> None:
+    with pytest.raises(DriverGoneError, match=rf"driver own: {call}\(\) returned"):
+        make(checked(call, RESULTS[what]), call)
 
 
 def test_the_longest_inventory_fits_into_a_message() -> None:
