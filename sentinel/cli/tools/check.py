@@ -67,6 +67,8 @@ _STATUS_WIDTH, _CHECK_WIDTH, _VALUE_WIDTH = 12, 27, 16
 _WIDTH = 120
 #: More checks that were not tested are only counted.
 _MOST_NAMED = 3
+#: What the evidence of a check has whose call failed.
+_UNREAD = "could not be read"
 
 
 @click.command("check", cls=PluginCommand)
@@ -354,7 +356,10 @@ def _not_passed(checks: Sequence[CheckResult]) -> Iterator[str]:
             yield printable(f"{status.value}: {', '.join(names)}")
     untested = [check for check in checks if check.status is Status.NOT_TESTED]
     if len(untested) > _MOST_NAMED:
-        why = f" ({untested[0].evidence})" if untested[0].evidence else ""
+        reasons = [check.evidence for check in untested if check.evidence]
+        # An idle link is no error: a call that failed explains more.
+        why = next((one for one in reasons if _UNREAD in one), next(iter(reasons), ""))
+        why = f" ({why})" if why else ""
         yield printable(f"not tested: {format_count(len(untested), 'check')}{why}")
     elif untested:
         yield f"not tested: {', '.join(check.id for check in untested)}"
