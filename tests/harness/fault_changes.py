@@ -441,10 +441,26 @@ def twin_serial(node: RecordedNode, _: Moment) -> None:
         rows[1]["serial"] = rows[0]["serial"]
 
 
-def virtual(node: RecordedNode, _: Moment) -> None:
-    """Let all GPUs be virtual ones."""
-    for row in (*node.before, *node.after):
-        row["name"] = "NVIDIA A100-40C"
+def virtual(name: str) -> Apply:
+    """Let all GPUs be virtual ones of this name."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in (*node.before, *node.after):
+            row["name"] = name
+
+    return apply
+
+
+def state_unread(node: RecordedNode, _: Moment) -> None:
+    """Read the state of an NVLink after the run only."""
+    node.before[BAD]["nvlinks"][5]["active"] = None
+
+
+def ended_twice(node: RecordedNode, _: Moment) -> None:
+    """Let a phase end with errors, and once more without."""
+    row = node.ends_of(BAD, STEADY)
+    place = node.events.index(row)
+    node.events.insert(place, {**row, "errors": 3})
 
 
 def mig(node: RecordedNode, _: Moment) -> None:

@@ -36,6 +36,7 @@ from tests.harness.fault_changes import (
     checksums,
     corrected,
     cycle,
+    ended_twice,
     events,
     given_up,
     given_up_by_all,
@@ -79,6 +80,7 @@ from tests.harness.fault_changes import (
     slower_all,
     some,
     standing,
+    state_unread,
     stuck_heat,
     telemetry,
     twin_serial,
@@ -224,6 +226,8 @@ def _results() -> Iterator[Kind]:
                "results.wrong", source=_FB)
     yield kind("steady-unchecked", "no result of the steady phase was checked", unchecked_phase,
                INCOMPLETE, "checked nothing", source=_OWN)
+    yield kind("ended-twice", "a wrong result that only the first of two ends of a phase has",
+               ended_twice, FAIL, "results.wrong", source=_FB)
     yield kind("sampled-error", "a wrong result that a sample has alone", sampled_error, FAIL,
                "results.wrong", source=_FB)
     yield kind("link-data", "wrong bytes over a link", links(LinkPart.TO_DEVICE, wrong=8), FAIL,
@@ -293,9 +297,14 @@ def _memory() -> Iterator[Kind]:
         ("tpc-repair", "a repair of multiprocessors waits", {"tpc_repair_pending": True}),
     ):
         yield kind(name, text, standing(**pending), FAIL, "memory.repair_new", source=_ERRORS,
-                   moments=(AFTER,))
+                   moments=(AFTER, GAP))
         yield kind(f"{name}-old", f"{text} since before the run", standing(**pending), WARN,
                    "memory.repair_pending", source=_ERRORS, moments=(BEFORE,))
+    for cause, right in (("uncorrected", FAIL), ("corrected", WARN)):
+        name = f"retired_{cause}_total"
+        yield kind(f"page-{cause}", f"a page retired after {cause} errors",
+                   both(before(**{name: 3}), after(**{name: 4})), right,
+                   f"memory.remapped_{cause}_new", source=_ERRORS, moments=(AFTER,))
     yield kind("row-corrected", "a row remapped after correctable errors",
                after(remapped_corrected_total=1), WARN, "memory.remapped_corrected_new",
                source=_ERRORS, moments=(AFTER,))
@@ -606,6 +615,14 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("links-slow", "all NVLinks of one GPU at half of their speed", both(*(
         nvlinks(number, before=True, speed_mbps=13281) for number in range(18))), FAIL,
         "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link", sizes=(2, 8))
+    yield kind("links-slow-all", "all NVLinks of all GPUs at half of the model's speed", both(*(
+        nvlinks(number, both=True, before=True, speed_mbps=13281) for number in range(18))), FAIL,
+        "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link", sizes=(1, 8))
+    yield kind("link-speed-unread", "the speed of one active NVLink is not read",
+               nvlinks(5, before=True, speed_mbps=None), INCOMPLETE, "NVLink not judged",
+               source=_FIELD)
+    yield kind("link-state-before", "the state of an NVLink is not read before the run",
+               state_unread, INCOMPLETE, "nvlink.inactive", source=_FIELD, moments=(BEFORE,))
     yield kind("link-unread", "the counters of one active NVLink are not read", nvlinks(
         5, before=True, replays_total=None, crc_errors_total=None), INCOMPLETE, "NVLink not judged",
         source=_FIELD)
@@ -639,8 +656,20 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                source=_OWN, moments=(MIDDLE,))
     yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",
                sizes=(1, 2))
-    yield kind("virtual", "it is a virtual GPU", virtual, INCOMPLETE, "virtual",
+    yield kind("virtual", "it is a virtual GPU", virtual("NVIDIA A100-40C"), INCOMPLETE, "virtual",
                source="NVIDIA, virtual GPU software: a profile is a share of a GPU", model=A100)
+    yield kind("virtual-media", "it is a virtual GPU with engines for media",
+               virtual("NVIDIA A100D-1-10CME"), INCOMPLETE, "virtual",
+               source="NVIDIA, virtual GPU software: a profile is a share of a GPU", model=A100)
+    for name, text, first, last in (
+        ("ecc-switched", "ECC was switched off in the run", {"ecc": True}, {"ecc": False}),
+        ("memory-smaller", "it has less memory after the run", {"memory_total": 80 * 2**30},
+         {"memory_total": 72 * 2**30}),
+        ("brake-again", "its count of power brakes began again",
+         {"power_brake_throttled_s": 50.0}, {"power_brake_throttled_s": 0.0}),
+    ):
+        yield kind(name, text, both(before(**first), after(**last)), INCOMPLETE, "gpu.reset",
+                   source=_OWN)
     yield kind("mig-once", "MIG was on", standing(mig=True), INCOMPLETE, "gpu.whole",
                source="NVML: MIG divides it", moments=ENDS)
     yield kind("moved", "another PCI address after the run", after(

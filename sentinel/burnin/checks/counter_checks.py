@@ -19,6 +19,7 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence, judge_sum, read
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu_names import device_of
 
 TABLE = Table()
 
@@ -113,14 +114,20 @@ def _gpu_identity(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Compare the serial number, VBIOS, model and address of all readings."""
     known = [one for one in evidence.readings if one.lost is None]
     for name, what in _IDENTITY.items():
-        values = {getattr(one, name) for one in known}
+        values = {_comparable(getattr(one, name)) for one in known}
         if len(values) > 1:
-            found = " and ".join(sorted(str(value or "not read") for value in values))
+            texts = {str(getattr(one, name) or "not read") for one in known}
+            found = " and ".join(sorted(texts))
             return untested(f"its {what} was {found}")
     now = evidence.now
     if now.serial is None:
         read(now, "vbios")
     return Judgement(status=Status.PASS, value=", ".join(filter(None, (now.serial, now.vbios))))
+
+
+def _comparable(value: str | None) -> object:
+    """Return a value of a card's identity; an address in any form is the same."""
+    return None if value is None else device_of(value) or value
 
 
 @TABLE.check("recovery.action")

@@ -28,7 +28,7 @@ from sentinel.protocol.counters import Counters, HostCounters
 NOTHING = Expectation()
 
 #: The words in the names of counters that outlive a reset.
-_KEPT = ("lifetime", "remapped")
+_KEPT = ("lifetime", "remapped", "retired")
 RESET = "the driver was reloaded or the GPU was reset"
 
 
@@ -247,8 +247,8 @@ class GrowthEvidence(GpuEvidence):
             except Unjudged as unjudged:
                 unknown.append(unjudged.judgement)
                 continue
-            if kept and former is not None and first > former:
-                # What the card itself has counted between two parts is of the card.
+            if (kept or "pending" in field) and former is not None and first > former:
+                # What the card itself has counted or asked for between two parts is of the card.
                 readings.append(f"between two parts from {former:g} to {first:g}")
                 least += first - former
             former = last

@@ -25,7 +25,10 @@ _READINGS = 3
 _SINCE_LOADED = (
     *("energy_j", "pcie_replays_total", "ecc_corrected_total", "ecc_uncorrected_total"),
     *("power_throttled_s", "software_thermal_throttled_s", "hardware_thermal_throttled_s"),
+    *("power_brake_throttled_s", "thermal_throttled_s"),
 )
+#: Modes that only a reset changes.
+_MODES = {"ecc": "ECC", "memory_total": "size of memory"}
 
 
 @TABLE.rule("grown")
@@ -93,6 +96,9 @@ def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement
 @TABLE.check("gpu.reset")
 def _gpu_reset(evidence: GrowthEvidence, _: Limits) -> Judgement:
     """Judge whether a counter of the GPU began again."""
+    for field, what in _MODES.items():
+        if len({getattr(one, field) for one in evidence.readings if one.lost is None} - {None}) > 1:
+            return untested(f"its {what} was changed: {RESET}")
     found = []
     for field in _SINCE_LOADED:
         with suppress(Unjudged):
