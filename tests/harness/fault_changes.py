@@ -123,6 +123,12 @@ def some(share: int, *phases: str, **values: Any) -> Apply:
     return apply
 
 
+def slowed_cycle(node: RecordedNode, _: Moment) -> None:
+    """Let the hardware slow a sixth of the readings of one steady phase of four."""
+    for row in node.rows(BAD, "telemetry", f"{STEADY}-2")[::6]:
+        row["reasons"] = ["hw_thermal_slowdown"]
+
+
 def in_a_row(number: int, *phases: str, **values: Any) -> Apply:
     """Change so many readings in a row."""
 

@@ -76,6 +76,7 @@ from tests.harness.fault_changes import (
     slow_links,
     slow_moment,
     slow_most,
+    slowed_cycle,
     slower,
     slower_all,
     some,
@@ -525,6 +526,9 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
     yield kind("hw-thermal-once", "hw_thermal_slowdown in one reading",
                once(reasons=["hw_thermal_slowdown"]), WARN, "clocks.hardware_slowdown",
                source="Azure/cyclecloud-healthagent: mask 0xE8", moments=(MIDDLE,))
+    yield kind("hw-thermal-cycle", "hw_thermal_slowdown in a sixth of one steady phase of four",
+               slowed_cycle, FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1,),
+               phases=CYCLES)
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
                source=_VIOLATION, moments=(AFTER,))
