@@ -65,7 +65,7 @@ _PCIE = tuple(
                 r"|not ready \d{1,9}ms after [\w ]{1,40}; giving up)"
             ),
         ),
-        ("nvrm.probe_failed", r"probe with driver nvidia failed with error"),
+        ("aer.inaccessible", r"PCIe link lost"),
     )
 )
 _PCIE_WORDS = (
@@ -76,7 +76,7 @@ _PCIE_WORDS = (
     "pciehp:",
     "inaccessible",
     "; giving up",
-    "probe with",
+    "link lost",
 )
 
 _NVRM = tuple(
@@ -111,6 +111,11 @@ _NVRM = tuple(
         ),
         ("nvrm.nvlink", r"\bknvlink\w{1,60}: .{0,80}?\bfailed\b"),
     )
+)
+#: The kernel's own line, of version 6.7 and older, and of newer ones.
+_NOT_PROBED = re.compile(
+    rf"nvidia(?:: probe of)? ({ADDRESS})(?: failed|: probe with driver nvidia failed)"
+    r" with error -\d{1,3}"
 )
 #: The beginning of a message of three lines, whose last one has no address.
 _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
@@ -158,6 +163,10 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
     """Parse one line of the kernel's log; None if it has no fault, or an XID."""
     if "SXid" in line:
         return _switch_fault(line, at)
+    if (match := _NOT_PROBED.match(line)) is not None:
+        return KernelFault(
+            kind="nvrm.probe_failed", device=match[1], driver="nvidia", at=at, text=match[0]
+        )
     if any(word in line for word in _PCIE_WORDS):
         return _pcie_fault(line, at)
     where = line.find("NVRM: ")

@@ -123,6 +123,12 @@ def some(share: int, *phases: str, **values: Any) -> Apply:
     return apply
 
 
+def slowed_cycle(node: RecordedNode, _: Moment) -> None:
+    """Let the hardware slow a sixth of the readings of one steady phase of four."""
+    for row in node.rows(BAD, "telemetry", f"{STEADY}-2")[::6]:
+        row["reasons"] = ["hw_thermal_slowdown"]
+
+
 def in_a_row(number: int, *phases: str, **values: Any) -> Apply:
     """Change so many readings in a row."""
 
@@ -453,6 +459,18 @@ def virtual(profile: str) -> Apply:
             row["name"] = f"NVIDIA {profile}"
 
     return apply
+
+
+def state_unread(node: RecordedNode, _: Moment) -> None:
+    """Read the state of an NVLink after the run only."""
+    node.before[BAD]["nvlinks"][5]["active"] = None
+
+
+def ended_twice(node: RecordedNode, _: Moment) -> None:
+    """Let a phase end with errors, and once more without."""
+    row = node.ends_of(BAD, STEADY)
+    place = node.events.index(row)
+    node.events.insert(place, {**row, "errors": 3})
 
 
 def mig(node: RecordedNode, _: Moment) -> None:

@@ -36,6 +36,7 @@ from tests.harness.fault_changes import (
     checksums,
     corrected,
     cycle,
+    ended_twice,
     events,
     given_up,
     given_up_by_all,
@@ -75,10 +76,12 @@ from tests.harness.fault_changes import (
     slow_links,
     slow_moment,
     slow_most,
+    slowed_cycle,
     slower,
     slower_all,
     some,
     standing,
+    state_unread,
     stuck_heat,
     telemetry,
     twins,
@@ -225,6 +228,8 @@ def _results() -> Iterator[Kind]:
                "results.wrong", source=_FB)
     yield kind("steady-unchecked", "no result of the steady phase was checked", unchecked_phase,
                INCOMPLETE, "checked nothing", source=_OWN)
+    yield kind("ended-twice", "a wrong result that only the first of two ends of a phase has",
+               ended_twice, FAIL, "results.wrong", source=_FB)
     yield kind("sampled-error", "a wrong result that a sample has alone", sampled_error, FAIL,
                "results.wrong", source=_FB)
     yield kind("link-data", "wrong bytes over a link", links(LinkPart.TO_DEVICE, wrong=8), FAIL,
@@ -524,6 +529,9 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
     yield kind("hw-thermal-once", "hw_thermal_slowdown in one reading",
                once(reasons=["hw_thermal_slowdown"]), WARN, "clocks.hardware_slowdown",
                source="Azure/cyclecloud-healthagent: mask 0xE8", moments=(MIDDLE,))
+    yield kind("hw-thermal-cycle", "hw_thermal_slowdown in a sixth of one steady phase of four",
+               slowed_cycle, FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1,),
+               phases=CYCLES)
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
                source=_VIOLATION, moments=(AFTER,))
@@ -618,6 +626,14 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("links-slow", "all NVLinks of one GPU at half of their speed", both(*(
         nvlinks(number, before=True, speed_mbps=13281) for number in range(18))), FAIL,
         "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link", sizes=(2, 8))
+    yield kind("links-slow-all", "all NVLinks of all GPUs at half of the model's speed", both(*(
+        nvlinks(number, both=True, before=True, speed_mbps=13281) for number in range(18))), FAIL,
+        "nvlink.speed", source="NVIDIA Health Validation: 26,562 MB/s a link", sizes=(1, 8))
+    yield kind("link-speed-unread", "the speed of one active NVLink is not read",
+               nvlinks(5, before=True, speed_mbps=None), INCOMPLETE, "NVLink not judged",
+               source=_FIELD)
+    yield kind("link-state-before", "the state of an NVLink is not read before the run",
+               state_unread, INCOMPLETE, "nvlink.inactive", source=_FIELD, moments=(BEFORE,))
     yield kind("link-unread", "the counters of one active NVLink are not read", nvlinks(
         5, before=True, replays_total=None, crc_errors_total=None), INCOMPLETE, "NVLink not judged",
         source=_FIELD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -213,8 +214,13 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 @TABLE.check("clocks.hardware_slowdown")
 def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgement:
-    """Judge the share of readings with a slowdown by the hardware."""
-    counted, readings = evidence.reasons()
+    """Judge the share of readings with a slowdown by the hardware, of all and of each phase."""
+    judged = [_slowdown(*part, limits) for part in evidence.reasons_of_parts()]
+    return min(judged, key=lambda one: one.status.rank)
+
+
+def _slowdown(counted: Counter[str], readings: int, limits: Limits) -> Judgement:
+    """Judge the share of some readings with a slowdown by the hardware."""
     found = {reason: counted[reason] for reason in _SLOWDOWNS if counted[reason]}
     if found.keys() == {_ALONE} and found[_ALONE] == 1 < readings:
         found = {}

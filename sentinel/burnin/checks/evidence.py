@@ -67,6 +67,10 @@ class GpuEvidence(ABC):
             Unjudged: They are not known.
         """
 
+    def reasons_of_parts(self) -> list[tuple[Counter[str], int]]:
+        """Count the reasons of all readings, and those of each part that is judged alone."""
+        return [self.reasons()]
+
     @abstractmethod
     def under_load(self, name: str) -> float:
         """Find the worst value of a reading under load.

@@ -26,7 +26,17 @@ TABLE = Table()
 
 #: The links of a board on which each is used, by what the name of the model has. Other boards have
 #: as many as their bridges.
-_BOARDS = {"A100-SXM": 12, "A800-SXM": 8, "H100 80GB HBM3": 18, "H200": 18, "B200": 18}
+_BOARDS = {
+    "A100-SXM": 12,
+    "A800-SXM": 8,
+    "H100 80GB HBM3": 18,
+    "H200": 18,
+    "H20": 18,
+    "B200": 18,
+    "B300": 18,
+}
+#: The MB/s of each link of a board, by what the name of the model has.
+_SPEEDS = {"H100 80GB HBM3": 26_562, "H200": 26_562}
 _BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
@@ -144,15 +154,23 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     # without any is one without a bridge, unless most of its peers have links, or it and another
     # list all of a board on which each is used.
     now = evidence.now
-    for link in read(now, "nvlinks") or _no_links():
-        if link.active is None:
-            return untested(f"the state of link {link.link} was not read")
-    listed = max(
-        len(reading.nvlinks) for reading in evidence.readings if reading.nvlinks is not None
-    )
+    if not read(now, "nvlinks"):
+        _no_links()
+    found = _judge_active(evidence, now, limits)
+    links = [link for reading in evidence.readings for link in reading.nvlinks or ()]
+    unread = [link.link for link in links if link.active is None]
+    if unread and found.status is not Status.FAIL:
+        return untested(f"the state of link {unread[0]} was not read")
+    return found
+
+
+def _judge_active(evidence: GpuEvidence, now: Counters, limits: Limits) -> Judgement:
+    """Judge the active links; one whose state was not read may be active."""
+    known = [reading.nvlinks for reading in evidence.readings if reading.nvlinks is not None]
+    listed = max(map(len, known))
     if now.mig:
         return not_applicable("MIG turns NVLink off")
-    active = min(_active(reading) for reading in evidence.readings if reading.nvlinks is not None)
+    active = min(sum(link.active is not False for link in links) for links in known)
     others = [
         peer for peer in evidence.twins if peer.nvlinks is not None and peer.index != now.index
     ]
@@ -193,13 +211,18 @@ def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     speeds = [speed for one in counted for _, speed in _running(one)]
     if not speeds:
         return not_applicable()
-    fastest = max(speeds)
+    boards = (speed for name, speed in _SPEEDS.items() if links_of(now.name) and name in now.name)
+    fastest = max(*speeds, *boards)
     slow = {
         link: f"link {link} has {speed:,} of {fastest:,} MB/s"
         for reading in evidence.readings
         for link, speed in _running(reading)
         if speed < fastest
     }
+    active = [link for one in evidence.readings for link in one.nvlinks or () if link.active]
+    unread = [link.link for link in active if not link.speed_mbps]
+    if unread and not slow:
+        return untested(f"the speed of link {unread[0]} was not read")
     return by_limits(len(slow), limits, next(iter(slow.values()), f"{fastest:,} MB/s"))
 
 

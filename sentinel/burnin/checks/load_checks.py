@@ -50,7 +50,10 @@ def wrong_results(record: GpuRecord) -> int:
     """Count the wrong results of a GPU, without differences from golden checksums."""
     # A lost event must not hide an error, and a phase does not count those of its stressor's end.
     reported = sum(int(event["errors"]) for event in record.named("stressor.mismatch"))
-    counted = sum(phase.work.errors for phase in record.phases)
+    # A later end of the same phase does not take back what an earlier one has counted.
+    ends = [event for event in record.named("burnin.phase_ended") if event["errors"] > 0]
+    ended = sum({event["phase"]: int(event["errors"]) for event in ends}.values())
+    counted = max(ended, sum(phase.work.errors for phase in record.phases))
     sampled = sum(int(s.values.get("errors") or 0) for p in record.phases for s in p.reports)
     of_units = sum(int(s.values["wrong"]) for phase in record.phases for s in phase.units)
     wrong = max(reported, counted, sampled, of_units)

@@ -236,6 +236,16 @@ class LoadEvidence(GrowthEvidence):
             known.append(self.now.reasons)
         return Counter(reason for reasons in known for reason in reasons), len(known)
 
+    def reasons_of_parts(self) -> list[tuple[Counter[str], int]]:
+        """Count the reasons of all readings, and those of each steady phase."""
+        found = [self.reasons()]
+        for phase in steady_phases(self.record):
+            readings = [one.values.get("reasons") for one in phase.judged(phase.telemetry)]
+            known = [reasons for reasons in readings if reasons is not None]
+            counted = Counter(reason for reasons in known for reason in reasons)
+            found += [(counted, len(known))] if known else []
+        return found
+
     def under_load(self, name: str) -> float:
         """Find the worst value of a reading in the steady phases, as :func:`lowest` has it."""
         phases = steady_phases(self.record)

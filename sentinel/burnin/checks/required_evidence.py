@@ -13,7 +13,7 @@ from sentinel.burnin.checks.link_checks import links_of
 #: Models that remap rows of their memory (NVIDIA, GPU memory error management).
 REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 #: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
-_VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}(CME|[ABCQ]\d?)$")
+_VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}(CME|QME|QGFX|[ABCQ]\d?)$")
 #: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
 _COMPARISONS: Mapping[str, str] = {
     "rate.peers": "peers",

@@ -601,3 +601,20 @@ def test_the_time_of_an_acknowledgement_is_that_of_the_last_one(tmp_path: Path) 
     assert at == pytest.approx(before, abs=60.0)
     path.write_text("{")
     assert acknowledged_at(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("nvidia: probe of 0000:01:00.0 failed with error -1", "nvrm.probe_failed"),
+        (
+            "nvidia 0000:01:00.0: probe with driver nvidia failed with error -1",
+            "nvrm.probe_failed",
+        ),
+        ("nvidia 0000:01:00.0: PCIe link lost, device now detached", "aer.inaccessible"),
+    ],
+)
+def test_a_gpu_that_the_driver_cannot_use_or_has_lost_is_a_fault(line: str, kind: str) -> None:
+    found = parse_fault(line, 1.0)
+    assert found is not None
+    assert (found.kind, found.device) == (kind, "0000:01:00.0")
