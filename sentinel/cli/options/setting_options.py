@@ -21,6 +21,7 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
     EXPECTATION_VARIABLE,
+    MANAGEMENT_SYSTEM,
     NAME,
     Sources,
     find_file,
@@ -238,8 +239,11 @@ def key_of(name: str, where: str = "", *, saves: bool = False) -> str:
     names |= {setting.key: setting for setting in SETTINGS}
     found = names.get(name.removeprefix("--"))
     if found is None:
+        what = f"{where}there is no setting {name!r}"
+        if name in MANAGEMENT_SYSTEM:
+            raise ConfigError(what, f"Did you mean {MANAGEMENT_SYSTEM[name][0]}?")
         allowed = [one for one, row in names.items() if saves or row.scope is not Scope.START]
-        raise unknown_name(f"{where}there is no setting {name!r}", name, allowed)
+        raise unknown_name(what, name, allowed)
     if found.scope is Scope.START and not saves:
         raise ConfigError(
             f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another",

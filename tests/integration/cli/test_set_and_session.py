@@ -129,6 +129,7 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         ("set", [], "at least one KEY=VALUE"),
         ("set", ["util"], "'util' has no value"),
         ("set", ["utl=50%"], "Did you mean util?"),
+        ("set", ["temp_throttle=80"], "Did you mean throttle.temp_critical_from?"),
         ("set", ["memroy.target=50%"], "Did you mean memory.target?"),
         ("set", ["--unset", "utl"], "--unset: there is no setting 'utl'"),
         (
