@@ -84,7 +84,7 @@ USES: dict[str, tuple[list[GpuView], list[tuple[str | None, int, int]]]] = {
         [("one", 0, 2), ("sentinel", 1, 2), ("two", 1, 3)],
     ),
     "with a name that is read later": (
-        [busy_view(at(0), process(7, "python", None)), busy_view(at(1), JOB), make_view(at(2))],
+        [busy_view(at(0), replace(JOB, name=None)), busy_view(at(1), JOB), make_view(at(2))],
         [("python", 0, 2)],
     ),
     "unnamed, without a listed process": (

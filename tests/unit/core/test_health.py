@@ -257,6 +257,13 @@ def test_an_unreadable_gpu_allows_no_load_and_keeps_its_level() -> None:
     assert multiplier(GPU_STATE) == 0.0
 
 
+def test_the_latest_telemetry_counts_until_there_is_newer() -> None:
+    first, second = Telemetry(at=0.0, slowdown_c=89), Telemetry(at=1.0, slowdown_c=85)
+    state = health(GPU_STATE, replace(reading(20), telemetry=first))
+    assert health(state, reading(20)).telemetry == first
+    assert health(state, replace(reading(20), telemetry=second)).telemetry == second
+
+
 def test_an_old_temperature_does_not_count() -> None:
     gpu_state = health(GPU_STATE, reading(95, at=0.0))
     missed_a_beat = health(gpu_state, reading(None, at=3.0))
