@@ -97,6 +97,13 @@ class _Run:
     failed: Mapping[str, Work] = field(default_factory=dict)
     done: Work
     started: datetime | None
+    #: The limits that a file of thresholds replaced, by the id of the check and the limit's name.
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    def replaced_of(self, check: str) -> dict[str, str]:
+        """Select the replaced limits of a check; of all where its id is unknown."""
+        start = f"{check}." if check else ""
+        return {name: limit for name, limit in self.replaced.items() if name.startswith(start)}
 
 
 def sorted_reports(paths: Iterable[Path]) -> dict[Path, float]:
@@ -126,8 +133,9 @@ def _own_text(path: Path) -> bytes | None:
 def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str, LastVerdict]:
     """Collect the last verdict of each GPU from reports, by its UUID.
 
-    A FAIL stands until later runs have judged each check that failed as PASS or WARN, with at least
-    the work that the plan of the failed run asked for and that the check needs.
+    A FAIL stands until later runs have judged each check that failed as PASS or WARN, by the same
+    limits, with at least the work that the plan of the failed run asked for and that the check
+    needs.
 
     Args:
         paths: The reports.
@@ -189,7 +197,12 @@ def _after_failure(before: _Run, run: _Run) -> _Run:
     if run.failed:
         # A check that fails again needs what either plan asked for.
         again = {check: _most(left.get(check), needs) for check, needs in run.failed.items()}
-        return replace(run, failed=left | again)
+        replaced = dict(run.replaced)
+        for check in left:  # by the limits by which it failed first
+            for name in run.replaced_of(check):
+                replaced.pop(name, None)
+            replaced |= before.replaced_of(check)
+        return replace(run, failed=left | again, replaced=replaced)
     if not left:
         return run
     later = f"{run.last.plan} ({run.last.verdict}) takes nothing back: {why}"
@@ -205,6 +218,8 @@ def _why_not_disproved(check: str, needs: Work, before: _Run, run: _Run) -> str 
     status = run.checks.get(check)
     if check and status not in _GOOD:
         return f"{check} failed, and is {status or 'missing'} there"
+    if run.replaced_of(check) != before.replaced_of(check):
+        return f"it judged {check or 'the checks'} by other limits"
     short = lacking(run.done, needs)
     return None if short is None else f"{check or 'the plan that failed'} needs {short}"
 
@@ -306,12 +321,18 @@ def _runs(report: Mapping[str, Any]) -> dict[str, _Run]:
                 pci_bus_id=gpu.get("pci_bus_id"),
                 no_proof=_why_no_proof(run, gpu) or node,
             ),
+            report.get("thresholds_overridden") or {},
         )
         for gpu in report["gpus"]
     }
 
 
-def _run(run: Mapping[str, Any], gpu: Mapping[str, Any], last: LastVerdict) -> _Run:
+def _run(
+    run: Mapping[str, Any],
+    gpu: Mapping[str, Any],
+    last: LastVerdict,
+    replaced: Mapping[str, str],
+) -> _Run:
     """Extract what decides whether a FAIL stands."""
     checks = {str(one["id"]): str(one["status"]) for one in gpu.get("checks", ())}
     # Reports of earlier versions lack some keys.
@@ -330,6 +351,7 @@ def _run(run: Mapping[str, Any], gpu: Mapping[str, Any], last: LastVerdict) -> _
             for one in phases
         ),
         started=datetime.fromisoformat(run["started"]) if "started" in run else None,
+        replaced=replaced,
     )
 
 

@@ -69,6 +69,7 @@ class Reports:
         screen: bool = False,
         age: int | None = None,
         node: str | None = None,
+        limits: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         """Write one report.
@@ -80,6 +81,7 @@ class Reports:
             screen: Whether the plan is a screen.
             age: Since what hour it runs; None for the next.
             node: A check of the node that failed.
+            limits: The replaced limits.
             more: Other values of the GPU.
         """
         self.count += 1
@@ -108,7 +110,8 @@ class Reports:
         of_node = [] if node is None else [{"id": node, "status": "fail"}]
         path = self.state / "runs" / f"run-{self.count}" / "report.json"
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"run": run, "gpus": [gpu | more], "checks": of_node}))
+        report = {"run": run, "gpus": [gpu | more], "checks": of_node}
+        path.write_text(json.dumps(report | {"thresholds_overridden": limits or {}}))
         utime(path, (self.count, self.count))
 
     def last(self, level: str | None = None) -> LastVerdict | None:
@@ -192,6 +195,37 @@ def test_a_check_needs_its_own_kind_of_work(
     reports.add("FAIL", phases, {check: "fail"})
     reports.add("PASS", later, {check: "pass"})
     assert reports.verdict == wanted
+
+
+@pytest.mark.parametrize(
+    ("failed", "later", "wanted"),
+    [
+        ({}, {"rate.peers.fail": "< 0.5"}, "FAIL"),
+        ({"rate.peers.fail": "< 0.9"}, {}, "FAIL"),
+        ({"rate.peers.fail": "< 0.9"}, {"rate.peers.fail": "< 0.5"}, "FAIL"),
+        ({"rate.peers.fail": "< 0.9"}, {"rate.peers.fail": "< 0.9"}, "PASS"),
+        ({}, {"links.peer.fail": "< 0.5", "rate.peers_of.fail": "< 0.5"}, "PASS"),
+    ],
+)
+def test_other_limits_of_the_check_take_nothing_back(
+    reports: Reports, failed: Mapping[str, str], later: Mapping[str, str], wanted: str
+) -> None:
+    reports.add("FAIL", checks={"rate.peers": "fail"}, limits=failed)
+    reports.add("PASS", checks={"rate.peers": "pass"}, limits=later)
+    last = reports.last()
+    assert last is not None
+    assert last.verdict == wanted
+    assert ("by other limits" in (last.not_taken_back or "")) == (wanted == "FAIL")
+
+
+def test_another_fail_by_other_limits_makes_the_proof_no_easier(reports: Reports) -> None:
+    lax = {"rate.peers.fail": "< 0.5"}
+    reports.add("FAIL", checks={"rate.peers": "fail"})
+    reports.add("FAIL", checks={"rate.peers": "pass", **XID}, limits=lax)
+    reports.add("PASS", checks={"rate.peers": "pass"}, limits=lax)
+    assert reports.verdict == "FAIL"
+    reports.add("PASS", checks={"rate.peers": "pass"})
+    assert reports.verdict == "PASS"
 
 
 @pytest.mark.parametrize("status", ["not tested", "n/a", None])
