@@ -411,6 +411,9 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     ):  # fmt: skip
         yield kind(f"zero-{text}", f"its {text} reads 0 in {' and '.join(phases)}",
                    telemetry(*phases, **{name: 0}), INCOMPLETE, "load.recorded", source=_FIELD)
+    yield kind("zero-maximum", "its link has x4 and a maximum of 0 lanes", both(
+        before(pcie_width_maximum=0), after(pcie_width_maximum=0), telemetry(pcie_width=4)),
+        INCOMPLETE, "pcie.width", source=_FIELD, sizes=(1,))
     yield kind("work-gap", "no work was recorded for 30 s of the steady phase", no_work_for(30),
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
     yield kind("energy", "its energy counter stands still at 690 W", no_energy, INCOMPLETE,

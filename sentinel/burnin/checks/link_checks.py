@@ -54,6 +54,8 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
         own: What the GPU allows by itself, for the explanation.
     """
     most = read(evidence.now, f"{field}_maximum")
+    if not most:
+        return untested(f"{field}_maximum is 0")
     value = round(min([evidence.under_load(field), *evidence.elsewhere(field), most]))
     text = f"{value} of {most}"
     if own is not None and (getattr(evidence.now, own) or 0) > most:

@@ -248,6 +248,8 @@ def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
     name = "memory_clock_maximum_mhz"
     own = read(evidence.now, name)
     maximum = max(own, *(getattr(twin, name) or 0 for twin in evidence.twins), 0)
+    if not maximum:
+        return untested(f"{name} is 0")
     clock = min([evidence.under_load("memory_clock_mhz"), *evidence.elsewhere("memory_clock_mhz")])
     return by_limits(round(clock / maximum, 4), limits, f"{clock:g} of {maximum} MHz under load")
 
