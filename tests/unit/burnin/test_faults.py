@@ -15,8 +15,9 @@ from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.peers import judge_rate, peers_of
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import report_object
+from sentinel.burnin.report import judge_run, report_object
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.errors import ConfigError
 from tests.harness.fault_changes import BAD, MIDDLE
 from tests.harness.faults import KINDS, ROWS, Fault
 from tests.harness.recorded_node import A100, GEFORCE, H100, RecordedNode
@@ -121,6 +122,29 @@ def test_no_second_fault_makes_the_exit_code_better(seed: int, tmp_path: Path) -
         case 2:
             node.samples[:] = [one for one in node.samples if one["event"] != "telemetry"]
     assert EXIT_CODES[node.judge(tmp_path / "three").verdict] != 0, row.name
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 3 else pytest.mark.long) for seed in range(60)]
+)
+def test_nothing_that_is_taken_from_the_folder_makes_the_exit_code_better(
+    seed: int, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    row = dice.choice(
+        [row for row in ROWS if not row.kind.exempt and EXIT_CODES[Verdict(row.right)]]
+    )
+    folder = row.node().write(tmp_path / "run")
+    counters = json.loads(folder.counters.read_text())
+    key = dice.choice(sorted(counters.keys() - {"before"}))
+    del counters[key]
+    folder.counters.write_text(json.dumps(counters))
+    assert EXIT_CODES[judge_run(folder).verdict] != 0, (row.name, key)
+    folder.counters.unlink()
+    assert EXIT_CODES[judge_run(folder).verdict] != 0, row.name
+    dice.choice([folder.samples, folder.events, folder.header]).unlink()
+    with pytest.raises(ConfigError):
+        judge_run(folder)
 
 
 @pytest.mark.parametrize("right", ["FAIL", "INCOMPLETE", "WARN", "PASS"])
