@@ -28,6 +28,10 @@ _SLOW = {"open", "handle", one_shot.INVENTORY}
 #: A call takes 0.3 s while a context is torn down.
 TIMEOUTS = Timeouts(opening=60.0, call=10.0)
 
+#: How long a call may take, in seconds, that did not return for another GPU: one driver that hangs
+#: on each of eight GPUs costs a plugin less than the minute that it has (NRPE, command_timeout).
+_AGAIN_S = 2.0
+
 _Message = Counters | CountersDone | DriverFailed | DriverVersion | GpuAccess | PciInventory
 
 
@@ -84,6 +88,7 @@ def read_counters(
         take=take,
         seen=lambda: [found.index for found in messages if isinstance(found, Counters)],
         timeout_s=partial(timeouts.limit_s, _SLOW),
+        again_s=lambda call: timeouts.call if call in _SLOW else min(timeouts.call, _AGAIN_S),
     )
     gpus = {found.index: found for found in messages if isinstance(found, Counters)}
     failed, inventory = last(DriverFailed), last(PciInventory)

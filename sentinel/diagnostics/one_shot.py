@@ -140,11 +140,12 @@ def run_past_faults(
     take: Callable[[T], bool],
     seen: Callable[[], Iterable[int]],
     timeout_s: Callable[[str], float],
+    again_s: Callable[[str], float],
 ) -> tuple[dict[int | None, Failure], bool]:
     """Run one process after another, each of which skips the GPUs that the others have seen.
 
     If a process does not come back from a GPU, the next one goes on with the GPUs after it, so the
-    worst case is one timeout for each GPU.
+    worst case is one timeout for each call, and a short one for each other GPU.
 
     Args:
         target: The entry function of the process; see ``run_one_shot``.
@@ -153,6 +154,7 @@ def run_past_faults(
         take: Takes a message and returns whether it was the last.
         seen: Lists the indices of the GPUs that messages were about.
         timeout_s: How long the named call may take.
+        again_s: How long it may take once it did not return for another GPU.
 
     Returns:
         The calls that did not return, by the index of the GPU or None, and whether a process
@@ -160,6 +162,10 @@ def run_past_faults(
     """
     faults: dict[int | None, Failure] = {}
     stuck = False
+
+    def limit_s(call: str) -> float:
+        return (again_s if any(one.call == call for one in faults.values()) else timeout_s)(call)
+
     while None not in faults:
         known = {*seen(), *(gpu for gpu in faults if gpu is not None)}
         done = run_one_shot(
@@ -168,7 +174,7 @@ def run_past_faults(
             {},
             kinds=kinds,
             take=take,
-            timeout_s=timeout_s,
+            timeout_s=limit_s,
         )
         stuck = stuck or done.stuck
         failure = done.failure

@@ -236,6 +236,18 @@ def test_growth_is_found_between_two_readings(ask: Ask) -> None:
 
 @pytest.mark.long
 @NEEDS_COMPILER
+def test_a_call_that_hangs_on_each_gpu_costs_its_bound_once(ask: Ask) -> None:
+    uuids = ["GPU-a", "GPU-b", "GPU-c"]
+    found = ask(
+        *(f"gpu {uuid}" for uuid in uuids), *(f"sram@{uuid} hang" for uuid in uuids), call=4.0
+    )
+    assert [gpu.lost for gpu in found.counters] == [
+        f"nvmlDeviceGetSramEccErrorStatus did not return within {limit} s" for limit in (4, 2, 2)
+    ]
+
+
+@pytest.mark.long
+@NEEDS_COMPILER
 def test_gpus_on_which_calls_hang_or_crash_cost_no_other_its_result(ask: Ask) -> None:
     uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     lines = [
