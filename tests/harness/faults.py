@@ -439,6 +439,12 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                never_read_again, INCOMPLETE, "had ended", source=_OWN, moments=(AFTER,))
     yield kind("sensor-stuck", "a temperature of 40 or 41 C at any power", stuck_heat, INCOMPLETE,
                "temperature.sensor", source=_FIELD, sizes=(2, 8))
+    yield kind("memory-clock-none", "its memory clock is not known", both(
+        telemetry(memory_clock_mhz=None), absent("memory_clock_mhz")), INCOMPLETE, "memory clock",
+        source=_FIELD)
+    yield kind("memory-clock-maximum-zero", "the maximum of its memory clock reads 0", both(
+        before(memory_clock_maximum_mhz=0), after(memory_clock_maximum_mhz=0)), INCOMPLETE,
+        "memory clock", source=_FIELD, sizes=(1,))
     yield kind("spikes", "95 C in every third reading", some(3, STEADY, temperature_c=95), FAIL,
                "temperature.gpu", source="NVML: the card's own maximum", sizes=(1,))
     for name, value in (("none", None), ("zero", 0), ("constant", 25)):

@@ -80,6 +80,12 @@ REQUIRED = (
     Required(what="XIDs", checks=("xid",), always=True),
     Required(what="the load", checks=("load.power", "load.recorded"), steady=True),
     Required(
+        what="the memory clock under load",
+        checks=("load.memory_clock",),
+        models=DATA_CENTRE,
+        steady=True,
+    ),
+    Required(
         what="the PCIe link under load",
         checks=("pcie.width", "pcie.generation"),
         models=DATA_CENTRE,
