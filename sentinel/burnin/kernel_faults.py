@@ -97,7 +97,11 @@ _NVRM = tuple(
         ("nvrm.init", r"\bRmInitAdapter failed|\brm_init_adapter failed"),
         (
             "nvrm.probe_failed",
-            r"\bprobe routine failed for|\bNone of the NVIDIA (?:\w{1,20} ){1,2}were initialized",
+            (
+                r"\bprobe routine failed for"
+                r"|\bNone of the NVIDIA (?:\w{1,20} ){1,2}were initialized"
+                r"|\bPCI I/O region assigned to your NVIDIA device is invalid"
+            ),
         ),
         ("nvrm.not_probed", r"\bprobe routine was not called for"),
         (
@@ -117,6 +121,18 @@ _NOT_PROBED = re.compile(
     rf"nvidia(?:: probe of)? ({ADDRESS})(?: failed|: probe with driver nvidia failed)"
     r" with error -\d{1,3}"
 )
+#: A memory access that the IOMMU refused, in the words of Intel's and of AMD's driver.
+_REFUSED = re.compile(
+    rf"(?:DMAR: ?\[[^\]]{{1,40}}\] Request device \[|AMD-Vi: Event logged \[\w{{1,40}} device=)"
+    rf"(?P<device>{ADDRESS})"
+    rf"|(?P<driver>[\w.+-]{{1,40}}) (?P<subject>{ADDRESS}): AMD-Vi: Event logged \["
+)
+#: Of a record of errors that the firmware has handled: the severity, and a PCIe device.
+_FIRMWARE = re.compile(
+    r"\{(?P<record>\d{1,9})\}\[Hardware Error\]: {1,8}"
+    rf"(?:event severity: (?P<severity>[\w-]{{1,20}})|device_id: (?P<device>{ADDRESS}))"
+)
+_FIRMWARE_KINDS = {"fatal": "aer.fatal", "recoverable": "aer.non_fatal"}
 #: The beginning of a message of three lines, whose last one has no address.
 _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
 
@@ -166,6 +182,14 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
     if (match := _NOT_PROBED.match(line)) is not None:
         return KernelFault(
             kind="nvrm.probe_failed", device=match[1], driver="nvidia", at=at, text=match[0]
+        )
+    if (match := _REFUSED.search(line)) is not None:
+        return KernelFault(
+            kind="aer.refused",
+            device=match["device"] or match["subject"],
+            driver=match["driver"] or "",
+            at=at,
+            text=line[match.start() :][:MAX_TEXT].strip(),
         )
     if any(word in line for word in _PCIE_WORDS):
         return _pcie_fault(line, at)
@@ -247,17 +271,22 @@ def _requester(port: str, number: str | None) -> str | None:
 
 
 class MessageJoiner:
-    """Names the GPU in the last line of NVRM's message of three lines about a lost GPU.
+    """Names the device in a message of several lines, which are one record or several.
 
-    They are one record, or three.
+    The last one of NVRM's about a lost GPU has no address, and that of the firmware with the
+    address of a device has no severity.
     """
 
     def __init__(self) -> None:
         self._address = ""
         self._at = 0.0
+        #: The number of the firmware's last record, and its severity.
+        self._record = ("", "")
 
     def join(self, line: str, at: float) -> KernelFault | None:
         """Parse a line with what the lines before it say."""
+        if (match := _FIRMWARE.search(line)) is not None:
+            return self._join_firmware(match, at)
         fault = parse_fault(line, at)
         if fault is None:
             if _PROBE.search(line):
@@ -267,6 +296,16 @@ class MessageJoiner:
             return fault
         device, self._address = self._address, ""
         return KernelFault(**{**vars(fault), "device": device})
+
+    def _join_firmware(self, match: re.Match[str], at: float) -> KernelFault | None:
+        if match["severity"]:
+            self._record = (match["record"], match["severity"].lower())
+        record, severity = self._record
+        if match["severity"] or record != match["record"]:
+            return None
+        kind = _FIRMWARE_KINDS.get(severity, "aer.corrected")
+        text = f"firmware: {severity} error of the PCIe device {match['device']}"
+        return KernelFault(kind=kind, device=match["device"], at=at, text=text)
 
 
 # --- events ----------------------------------------------------------------------------------

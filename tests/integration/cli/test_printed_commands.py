@@ -137,6 +137,7 @@ ELSEWHERE = {
     "config init": "writes the file of the user, or of the host as root",
     "config show --offline": "needs a daemon of another user",
     "config init -": "of a long list",
+    "report DIR --json --output NODE.json": OF_CLUSTERS,
     "fleet report --watch {}": OF_CLUSTERS,
     "fleet cancel {}": OF_CLUSTERS,
     "fleet resume {}": OF_CLUSTERS,

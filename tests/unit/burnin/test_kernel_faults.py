@@ -51,10 +51,20 @@ PROBE = (
     "NVRM: (PCI ID: 10de:2330) installed in this system has\n"
     "NVRM: fallen off the bus and is not responding to commands."
 )
+FIRMWARE = (
+    "{{1}}[Hardware Error]: event severity: {}\n"
+    "{{1}}[Hardware Error]:   section_type: PCIe error\n"
+    "{{1}}[Hardware Error]:   device_id: 0000:01:00.0\n"
+    "{{1}}[Hardware Error]:   vendor_id: 0x10de, device_id: 0x2330"
+)
 XID_79 = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off"
 
 #: A line of the kernel's log, the kind of its fault and the device that has it.
 LINES: list[tuple[str, tuple[str, str] | None]] = [
+    (
+        "DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xfff00000",
+        ("aer.refused", "3b:00.0"),
+    ),
     # NVSwitch: the word in the line is the severity, the number is not.
     (f"{SWITCH}20034, Fatal, Link 30 LTSSM Fault Up", ("sxid.fatal", "0000:c1:00.0")),
     (f"{SWITCH}20034, Non-fatal, Link 30 LTSSM Fault Up", ("sxid.non_fatal", "0000:c1:00.0")),
@@ -618,3 +628,28 @@ def test_a_gpu_that_the_driver_cannot_use_or_has_lost_is_a_fault(line: str, kind
     found = parse_fault(line, 1.0)
     assert found is not None
     assert (found.kind, found.device) == (kind, "0000:01:00.0")
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("DMAR:[DMA Read] Request device [01:00.0] fault addr fff00000", "aer.refused"),
+        (
+            "nvidia 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0012]",
+            "aer.refused",
+        ),
+        ("AMD-Vi: Event logged [IO_PAGE_FAULT device=01:00.0 domain=0x0012]", "aer.refused"),
+        (FIRMWARE.format("fatal"), "aer.fatal"),
+        (FIRMWARE.format("recoverable"), "aer.non_fatal"),
+        (FIRMWARE.format("corrected"), "aer.corrected"),
+    ],
+)
+def test_errors_that_iommu_or_firmware_report_are_of_their_device(lines: str, kind: str) -> None:
+    (found,) = LogParser().parse(lines, 1.0)
+    assert isinstance(found, KernelFault)
+    assert found.kind == kind
+    assert is_of_device(found, "00000000:01:00.0")
+
+
+def test_a_device_without_the_severity_of_its_record_is_no_fault() -> None:
+    assert not list(LogParser().parse("{2}[Hardware Error]:   device_id: 0000:01:00.0", 1.0))
