@@ -393,10 +393,16 @@ def unit_wrong(node: RecordedNode, _: Moment) -> None:
     node.samples.append({**row, "checks": 10, "wrong": 1, "not_exercised": None})
 
 
-def stuck_heat(node: RecordedNode, _: Moment) -> None:
-    """Vary the temperature by a degree of noise at any power."""
-    for number, row in enumerate(node.rows(BAD, "telemetry")):
-        row["temperature_c"] = 40 + number % 2
+def stuck_heat(name: str) -> Apply:
+    """Vary a temperature by a degree of noise at any power."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for number, row in enumerate(node.rows(BAD, "telemetry")):
+            row[name] = 40 + number % 2
+        for row in (node.before[BAD], node.after[BAD]):
+            row[name] = 40
+
+    return apply
 
 
 def narrow_slot(node: RecordedNode, _: Moment) -> None:

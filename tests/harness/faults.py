@@ -437,8 +437,10 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                "memory.covered", source=_OWN)
     yield kind("not-read-again", "its counters after the run are those before it",
                never_read_again, INCOMPLETE, "had ended", source=_OWN, moments=(AFTER,))
-    yield kind("sensor-stuck", "a temperature of 40 or 41 C at any power", stuck_heat, INCOMPLETE,
-               "temperature.sensor", source=_FIELD, sizes=(2, 8))
+    for name, text in (("temperature_c", "a temperature"),
+                       ("memory_temperature_c", "a temperature of its memory")):
+        yield kind(f"stuck-{name}", f"{text} of 40 or 41 C at any power", stuck_heat(name),
+                   INCOMPLETE, "temperature.sensor", source=_FIELD, sizes=(2, 8))
     yield kind("memory-clock-none", "its memory clock is not known", both(
         telemetry(memory_clock_mhz=None), absent("memory_clock_mhz")), INCOMPLETE, "memory clock",
         source=_FIELD)

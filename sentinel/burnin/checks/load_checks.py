@@ -17,7 +17,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import read
+from sentinel.burnin.checks.evidence import known_value, read
 from sentinel.burnin.checks.load_evidence import (
     READINGS_S,
     WORST_SHARE,
@@ -256,17 +256,25 @@ def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @TABLE.check("temperature.sensor")
 def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """Judge whether the temperature changes with the power."""
-    name = "temperature_c"
+    """Judge whether the temperatures of GPU and memory change with the power."""
     telemetry = [sample.values for sample in evidence.record.telemetry]
-    values = [float(one[name]) for one in telemetry if one.get(name) is not None]
+    values = [one["temperature_c"] for one in telemetry if one.get("temperature_c") is not None]
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
     powers = [float(one["power_w"]) for one in telemetry if one.get("power_w")]
     rise = max(powers, default=0.0) - min(powers, default=0.0)
-    spread = max(values) - min(values)
-    text = f"{min(values):g} to {max(values):g} C while the power varied by {rise:,.0f} W"
     full = evidence.now.power_limit_default_w or max(powers, default=0.0)
-    if spread <= _STUCK_C and rise >= min(_RISE_W, _RISE_SHARE * full) > 0:
-        return untested(f"it read {text}")
-    return Judgement(status=Status.PASS, value=spread, evidence=text)
+    has_risen = rise >= min(_RISE_W, _RISE_SHARE * full) > 0
+    name = "memory_temperature_c"
+    of_memory = [float(one[name]) for one in telemetry if one.get(name)]
+    if of_memory:  # it may be as warm in every phase, and is cooler before the run
+        of_memory += [heat for one in evidence.readings for heat in known_value(one, name)]
+    texts = [
+        f"{min(heats):g} to {max(heats):g} C while the power varied by {rise:,.0f} W"
+        for heats in (values, of_memory or values)
+    ]
+    spreads = [max(heats) - min(heats) for heats in (values, of_memory or values)]
+    for who, text, spread in zip(("it", "its memory"), texts, spreads, strict=True):
+        if has_risen and spread <= _STUCK_C:
+            return untested(f"{who} read {text}")
+    return Judgement(status=Status.PASS, value=spreads[0], evidence=texts[0])
