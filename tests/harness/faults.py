@@ -591,8 +591,10 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("width-elsewhere", "x4 of x16 in the phases that are not steady",
                telemetry(MEMORY, FP16, COPY, LINKS, pcie_width=4), FAIL, "pcie.width",
                source="NVIDIA/NVSentinel#890", sizes=(1, 8))
-    yield kind("width-copy", "x8 of x16 while it copies", telemetry(COPY, pcie_width=8), FAIL,
-               "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(1,))
+    for name, use in (("", {}), (", its use is not read", {"utilization": None})):
+        yield kind(f"width-copy{len(use)}", f"x8 of x16 while it copies{name}", telemetry(
+            COPY, pcie_width=8, **use), FAIL, "pcie.width", source="NVIDIA/NVSentinel#890",
+            sizes=(1,))
     yield kind("host-link-often", "half the rate to the host in most seconds",
                links(LinkPart.TO_HOST, 0.5, often=True), WARN, "links.host", source=_OWN,
                sizes=(1, 8))

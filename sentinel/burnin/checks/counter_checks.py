@@ -46,7 +46,7 @@ _RECOVERY = {
 #: Models with ECC of their memory, on which it is expected to be on (NVIDIA's data sheets).
 DATA_CENTRE = re.compile(
     r"\b(Tesla|P100|V100|T4|A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|"
-    r"B100|B200|B300|GB200|GB300)\b"
+    r"B100|B200|B300|GB200|GB300|P4|P40|L2|RTX PRO 6000 Blackwell Server)\b"
 )
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 #: By nvml.h, this reason alone may be a change of clocks: one of many readings proves nothing.

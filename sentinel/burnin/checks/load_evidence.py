@@ -271,7 +271,7 @@ class LoadEvidence(GrowthEvidence):
                 values := [
                     float(one.values[name])
                     for one in phase.judged(phase.telemetry)
-                    if one.values.get(name) and (one.values.get("utilization") or 0) >= _IN_USE
+                    if one.values.get(name) and _is_in_use(one.values.get("utilization"))
                 ]
             )
             >= _FEW
@@ -281,6 +281,11 @@ class LoadEvidence(GrowthEvidence):
     def checked(self) -> int:
         """How many results were checked."""
         return sum(phase.work.checks for phase in self.record.phases)
+
+
+def _is_in_use(utilization: float | None) -> bool:
+    """Check whether a stressor uses its GPU; one whose use is not known is not taken for idle."""
+    return utilization is None or utilization >= _IN_USE
 
 
 def steady_phases(record: GpuRecord) -> list[PhaseRecord]:
