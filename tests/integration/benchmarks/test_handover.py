@@ -29,7 +29,8 @@ def test_two_lanes_share_the_rounds_of_starts_warm_and_cold(tmp_path: Path) -> N
     for start in starts:
         assert 0 <= start["moment_s"] <= start["ready_s"] + 1.0  # on a busy host it is late
         assert start["stressor"] in {"STARTING", "RUNNING"}
-        assert start["exit_s"] >= start["kill_s"] >= 0
+        # A stressor that watches its GPU itself may be faster, and is not killed.
+        assert start["kill_s"] is None or start["exit_s"] >= start["kill_s"] >= 0
     assert f"by the code {starts[0]['code']}" in done.stdout
     # Whether each got its memory says nothing about a busy host without a real driver.
     assert done.returncode == int(not all(one["got"] for one in starts))

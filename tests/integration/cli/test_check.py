@@ -145,7 +145,8 @@ def test_a_gpu_that_cannot_be_read_makes_the_check_incomplete(
     assert check("--npd")[0] == 2
     code, out, _ = check()
     assert (code, out.count("\n")) == (3, 4)
-    assert "GPU 1  not tested  Simulated GPU; not tested: 27 checks (a simulated error)\n" in out
+    why = "mig could not be read: a simulated error"
+    assert f"GPU 1  not tested  Simulated GPU; not tested: 28 checks ({why})\n" in out
     # One that failed decides.
     inject(registry, 0, recovery_action="gpu_reset")
     assert check("--json")[0] == 1

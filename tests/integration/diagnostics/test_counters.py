@@ -215,6 +215,8 @@ def test_growth_is_found_between_two_readings(ask: Ask) -> None:
         f"remapped=@{FIRST} 2",
         f"remapped_uncorrected=@{FIRST} 1",
         f"remap_pending=@{FIRST} 1",
+        f"retired_single=@{FIRST} 1",
+        f"retired_double=@{FIRST} 1",
         f"replays=@{FIRST} 99999",
         f"link1=@{FIRST} 0",
         f"field@{FIRST} 161.0:5",
