@@ -135,7 +135,7 @@ class GpuHost(ABC):
         """Read the usable memory of an empty GPU, in bytes."""
 
     @abstractmethod
-    def command(self, gpu: int, share: float, stay: float) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
         """Build the command of a job that needs a share and stays for ``stay`` seconds."""
 
     def gpus(self, at_most: int) -> range:
@@ -195,10 +195,19 @@ class GpuHost(ABC):
 
     @contextmanager
     def job(
-        self, gpu: int = 0, *, share: float = 0.97, stay: float = 1.0, within: Sequence[str] = ()
+        self,
+        gpu: int = 0,
+        *,
+        share: float = 0.97,
+        stay: float = 1.0,
+        within: Sequence[str] = (),
+        crowd: int = 1,
     ) -> Iterator[Job]:
-        """Run a foreign job that needs a share of a GPU, optionally ``within`` a namespace."""
-        with self._started([*within, *self.command(gpu, share, stay)]) as job:
+        """Run a foreign job that needs a share of a GPU, optionally ``within`` a namespace.
+
+        It is one of a ``crowd`` that starts at once: so many hand-overs share the host's cores.
+        """
+        with self._started([*within, *self.command(gpu, share, stay, crowd)]) as job:
             job.start()
             yield job
 
@@ -266,11 +275,12 @@ class SimulatedHost(GpuHost):
         finally:
             membership.close()
 
-    def command(self, gpu: int, share: float, stay: float) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
         job = ["demo", "job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]
         job += ["--for", f"{stay}s"]
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
-        context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
+        crowding = max(1.0, crowd / len(os.sched_getaffinity(0)))
+        context = f"{0.7 * MACHINE_SLOWNESS * crowding:.1f}s"
         return [sys.executable, "-m", "sentinel", *job, "--context", context]
 
     @contextmanager
@@ -343,7 +353,7 @@ class RealHost(GpuHost):
     def total(self, gpu: int = 0) -> int:
         return int(self._totals[gpu])
 
-    def command(self, gpu: int, share: float, stay: float) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
         # A bare CUDA program allocates sooner after its start than any other.
         job = ["bare", "--ask", str(int(share * self.total(gpu))), "--stay", str(stay)]
         visible = ["env", f"CUDA_VISIBLE_DEVICES={self.uuid(gpu)}"]

@@ -249,7 +249,10 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
                 sentinel.wait_for("stressor.ready", gpu=gpu)
             family = sentinel.children()
             with ExitStack() as stack:
-                jobs = {name: stack.enter_context(host.job(gpu)) for name, gpu in gpus.items()}
+                jobs = {
+                    name: stack.enter_context(host.job(gpu, crowd=len(gpus)))
+                    for name, gpu in gpus.items()
+                }
                 assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
                     gpus, True
                 )

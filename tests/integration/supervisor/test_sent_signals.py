@@ -110,7 +110,8 @@ def test_a_foreign_job_in_any_disguise_gets_its_memory_and_no_signal(
                 program = f"import os, runpy, sys; gpu = {simulated.uuid(gpu)!r}\n{code}"
                 as_job = "sys.argv = sys.argv[3:]; runpy.run_module('sentinel', None, '__main__')"
                 within = (sys.executable, "-c", f"{program}\n{as_job}")
-                jobs[name] = stack.enter_context(simulated.job(gpu, stay=0.5, within=within))
+                job = simulated.job(gpu, stay=0.5, within=within, crowd=count)
+                jobs[name] = stack.enter_context(job)
             assert {name: job.got_memory() for name, job in jobs.items()} == dict.fromkeys(
                 DISGUISES, True
             )
