@@ -186,24 +186,7 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
     return html_document(
         "burnin.html",
         scripts=("vendor/uPlot.iife.min.js", "dom.js", "curves.js", "burnin.js"),
-        filters={
-            "describe_passes": describe_passes,
-            "describe_swing": describe_swing,
-            "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
-            "statements": statements,
-            "confirmed": describe_confirmed,
-            "figures": _figures,
-            "limits": _limits,
-            "measure": lambda value, name: measures.format_measure(name, value),
-            "measure_title": measures.title,
-            "memory_heat": memory_heat,
-            "moved": moved,
-            "seconds": measures.format_seconds,
-            "time": measures.format_time,
-            "value": measures.format_value,
-            "whys": _whys,
-            "worst_first": _worst_first,
-        },
+        filters=_FILTERS,
         report=report,
         plots=plots,
     )
@@ -240,6 +223,27 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 # --- all formats -----------------------------------------------------------------------------
+
+
+#: The functions by which the template of the page formats values.
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "describe_passes": describe_passes,
+    "describe_swing": describe_swing,
+    "apart_from_phases": lambda gpu: _apart_from_phases(gpu, gpu["incomplete"]),
+    "statements": statements,
+    "confirmed": describe_confirmed,
+    "figures": _figures,
+    "limits": _limits,
+    "measure": lambda value, name: measures.format_measure(name, value),
+    "measure_title": measures.title,
+    "memory_heat": memory_heat,
+    "moved": moved,
+    "seconds": measures.format_seconds,
+    "time": measures.format_time,
+    "value": measures.format_value,
+    "whys": _whys,
+    "worst_first": _worst_first,
+}
 
 
 def _html(run: Judged, report: Report) -> str:

@@ -69,6 +69,7 @@ _LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {
 _LABELS = frozenset({"time", "event", "gpu", "index", "reasons"})
 #: The numbers of work and of links; one may be missing.
 _MEASURED = ("seconds", "iterations", "flops", "bytes", "checks", "errors", "rate")
+_NUMBERS = (int, float)
 #: What ends a stretch is reported at most so long before its end, or after it, in seconds.
 _CAUSED_WITHIN_S = 10.0
 #: The cause of an interruption of which no event says more.
@@ -319,14 +320,15 @@ def _names(processes: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) < inf  # not for NaN
+    return isinstance(value, _NUMBERS) and abs(value) < inf  # not for NaN
 
 
 def _is_measured(sample: Mapping[str, Any]) -> bool:
     """Check whether what was measured are numbers; any other sample is."""
-    measured = (sample.get(name) for name in _MEASURED)
-    known = (value for value in measured if value is not None)
-    return sample["event"] not in {WORK, LINK} or all(map(_is_number, known))
+    if sample["event"] not in {WORK, LINK}:
+        return True
+    measured = [sample.get(name) for name in _MEASURED]
+    return all(_is_number(value) for value in measured if value is not None)
 
 
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:

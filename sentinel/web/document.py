@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -35,6 +36,17 @@ def html_document(
         filters: The functions by which the template formats values.
         **values: The values that the template shows.
     """
+    script = _joined(scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rendered: str = _template(template, tuple(filters.items())).render(
+        values, style=_style(scripts), script=script, script_hash=f"sha256-{digest}"
+    )
+    return rendered
+
+
+@cache  # a report that is watched is rendered again and again
+def _template(name: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Any:
+    """Compile a template."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # only if there is a report
 
     environment = Environment(
@@ -47,11 +59,7 @@ def html_document(
     )
     environment.filters.update(filters, kind=_kind, sentence=_sentence)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    script = _joined(scripts)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
-        values, style=_style(scripts), script=script, script_hash=f"sha256-{digest}"
-    )
+    return environment.get_template(name)
 
 
 def _read(name: str) -> str:
