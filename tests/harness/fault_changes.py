@@ -447,6 +447,21 @@ def gone(node: RecordedNode, _: Moment) -> None:
     node.counters["known"] = {"GPU-gone": "GPU 8, burned in on 2026-11-20"}
 
 
+def expected(text: str) -> Apply:
+    """Expect something of the node."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.expectation = {"source": "node.toml", "text": text}
+
+    return apply
+
+
+def unlisted_gpu(node: RecordedNode, _: Moment) -> None:
+    """Have one more GPU on the PCI bus than NVML lists."""
+    addresses = [str(row["pci_bus_id"]) for row in node.before]
+    node.counters["pci_devices"] = [*addresses, "00000000:7F:00.0"]
+
+
 def twins(name: str) -> Apply:
     """Give two GPUs one serial number or address."""
 

@@ -38,6 +38,7 @@ from tests.harness.fault_changes import (
     cycle,
     ended_twice,
     events,
+    expected,
     given_up,
     given_up_by_all,
     gone,
@@ -87,6 +88,7 @@ from tests.harness.fault_changes import (
     twins,
     unchecked_phase,
     unit_wrong,
+    unlisted_gpu,
     unlisted_link,
     unread,
     virtual,
@@ -731,6 +733,10 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     for name, text in (("serial", "serial number"), ("pci_bus_id", "PCI address")):
         yield kind(f"twins-{name}", f"two GPUs have one {text}", twins(name), WARN, "node.serials",
                    source=_OWN, of_node=True)
+    yield kind("fewer", "fewer GPUs are there than its expectation says", expected("gpus = 9"),
+               FAIL, source="NVIDIA/NVSentinel#684", of_node=True, sizes=(1, 4, 8))
+    yield kind("unlisted", "a GPU on the PCI bus that NVML does not list", unlisted_gpu, FAIL,
+               source=_GONE, of_node=True, sizes=(1, 4, 7))
     yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",
                source="NVIDIA/NVSentinel#684", of_node=True, sizes=(2, 7))
 
