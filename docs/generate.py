@@ -166,6 +166,8 @@ def evidence_of_a_pass() -> str:
         checks = joint.join(f"`{check}`" for check in one.checks)
         when = "plans with a steady phase" if one.steady else ""
         models = "data-centre models" if one.models is not None else ""
+        if one.checks == ("temperature.memory",) and one.models is not None:
+            models = one.models.pattern.strip("\\b()").replace("|", ", ")
         rows.append((one.what, checks, "; ".join(filter(None, (when, models)))))
     return _table(("Evidence", "Checks", "Always needed on"), rows)
 

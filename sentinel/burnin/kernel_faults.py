@@ -127,10 +127,19 @@ _REFUSED = re.compile(
     rf"(?P<device>{ADDRESS})"
     rf"|(?P<driver>[\w.+-]{{1,40}}) (?P<subject>{ADDRESS}): AMD-Vi: Event logged \["
 )
-#: Of a record of errors that the firmware has handled: the severity, and a PCIe device.
+#: A machine check of a processor, and an uncorrected error of the host's memory.
+_HOST = (
+    (
+        "host.machine_check",
+        re.compile(r"\bmce: \[Hardware Error\]: (?:Machine check events logged|CPU \d{1,5}: )"),
+    ),
+    ("host.memory", re.compile(r"\bEDAC \w{1,20}: \d{1,9} UE |\bmce: Uncorrected hardware memory")),
+)
+#: Of a record of errors that the firmware has handled: the severity, and a PCIe device or memory.
 _FIRMWARE = re.compile(
     r"\{(?P<record>\d{1,9})\}\[Hardware Error\]: {1,8}"
-    rf"(?:event severity: (?P<severity>[\w-]{{1,20}})|device_id: (?P<device>{ADDRESS}))"
+    rf"(?:event severity: (?P<severity>[\w-]{{1,20}})|device_id: (?P<device>{ADDRESS})"
+    r"|section_type: (?P<memory>memory error))"
 )
 _FIRMWARE_KINDS = {"fatal": "aer.fatal", "recoverable": "aer.non_fatal"}
 #: The beginning of a message of three lines, whose last one has no address.
@@ -170,7 +179,11 @@ class KernelFault:
     @property
     def same(self) -> tuple[object, ...]:
         """What equal events have in common; a PCIe error is reported in several lines."""
-        text = "" if self.kind.startswith(("aer.", "nvrm.")) else self.text.removesuffix(" (First)")
+        text = (
+            ""
+            if self.kind.startswith(("aer.", "nvrm.", "host."))
+            else self.text.removesuffix(" (First)")
+        )
         device = device_of(self.device) or device_of(self.reporter)
         return self.kind, device, self.number, text
 
@@ -193,6 +206,10 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
         )
     if any(word in line for word in _PCIE_WORDS):
         return _pcie_fault(line, at)
+    for kind, pattern in _HOST:
+        if (match := pattern.search(line)) is not None:
+            text = line[match.start() :][:MAX_TEXT].strip()
+            return KernelFault(kind=kind, device="", at=at, text=text)
     where = line.find("NVRM: ")
     if where < 0 or line.startswith("NVRM: Xid", where):
         return None
@@ -303,6 +320,11 @@ class MessageJoiner:
         record, severity = self._record
         if match["severity"] or record != match["record"]:
             return None
+        if match["memory"]:
+            if severity not in _FIRMWARE_KINDS:
+                return None  # EDAC counts it
+            text = f"firmware: {severity} error of the memory"
+            return KernelFault(kind="host.memory", device="", at=at, text=text)
         kind = _FIRMWARE_KINDS.get(severity, "aer.corrected")
         text = f"firmware: {severity} error of the PCIe device {match['device']}"
         return KernelFault(kind=kind, device=match["device"], at=at, text=text)

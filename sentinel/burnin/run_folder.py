@@ -105,6 +105,17 @@ class RunFolder:
         """Open the folder itself: its files are replaced, and a lock is of one file."""
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was recorded of the run, or was and is gone."""
+        counters = read_regular(self.counters, _MAX_OBJECT) if self.counters.exists() else b""
+        recorded = (self.events, self.samples)
+        return (
+            any(file.exists() and file.stat().st_size for file in recorded)
+            or self.manifest.exists()
+            or b'"after":' in counters
+        )
+
     def event_count(self) -> int:
         """Count the events, without a last one that was not written completely."""
         try:

@@ -157,11 +157,14 @@ def read(path: Path) -> dict[str, StoredWork]:
 
 
 def read_for_command(path: Path) -> dict[str, StoredWork]:
-    """Read the file for a command, as :func:`read`.
+    """Read the file for a command, as :func:`read`; one that was written must still be there.
 
     Raises:
-        ConfigError: It cannot be read, or is not a file of verified work.
+        ConfigError: It cannot be read, is gone, or is not a file of verified work.
     """
+    if not path.exists() and _lock_of(path).exists():
+        what = f"{path} is missing: what its daemons have found is not known"
+        raise ConfigError(what, f"Restore it, or remove {_lock_of(path).name} to begin again.")
     try:
         return read(path)
     except OSError as error:
@@ -293,7 +296,9 @@ def acknowledge(
         OSError: It cannot be read or written, or would be too large.
         ValueError: It is not a file of verified work.
     """
-    done = {}
+    done: dict[str, StoredAcknowledgement] = {}
+    if not path.exists():
+        return done
     with _locked(path):
         gpus = read(path)
         for uuid in uuids:
@@ -367,4 +372,8 @@ def _locked(path: Path) -> contextlib.AbstractContextManager[int]:
         OSError: The lock's file cannot be opened, or another process keeps it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    return locked(open_regular(path.with_name(f"{path.name}.lock"), flags), _LOCK_TIMEOUT_S)
+    return locked(open_regular(_lock_of(path), flags), _LOCK_TIMEOUT_S)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")

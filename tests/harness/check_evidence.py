@@ -316,11 +316,14 @@ class Run:
         )
 
     def _reading(self, sample: Sample, at: float) -> Sample:
-        """Count corrected errors on top of those from before the run."""
+        """Count corrected errors on top of those from before the run; no power is constant."""
         before = sample.values["ecc_corrected_total"]
         since = max(0.0, at - self.corrected_from)
         count = None if before is None else before + int(since * self.corrected)
-        return Sample(at=at, values={**sample.values, "ecc_corrected_total": count})
+        noise = at % 2 / 1000
+        power = sample.values["power_w"]
+        varied = {"power_w": power and power + noise, "ecc_corrected_total": count}
+        return Sample(at=at, values={**sample.values, **varied})
 
     def evidence(
         self, peers: Sequence[Run] | None = None, gpus: int = 8, **more: Any

@@ -101,6 +101,12 @@ class ExampleRun:
                 "pci_devices": None,
                 "kernel_log_error": None,
                 "pci_paths": self.pci_paths,
+                "selected": None,
+                "known": {},
+                "unacknowledged": [],
+                "driver_error": None,
+                "host_before": {},
+                "host_after": {},
             },
         )
         for file, rows in ((folder.events, self._events()), (folder.samples, self._samples())):

@@ -129,6 +129,13 @@ def slowed_cycle(node: RecordedNode, _: Moment) -> None:
         row["reasons"] = ["hw_thermal_slowdown"]
 
 
+def slowed_tenth(node: RecordedNode, _: Moment) -> None:
+    """Let the driver slow a tenth of the readings of one steady phase of four."""
+    rows = node.rows(BAD, "telemetry", f"{STEADY}-2")
+    for row in rows[-len(rows) // 10 :]:
+        row["reasons"] = ["sw_thermal_slowdown"]
+
+
 def in_a_row(number: int, *phases: str, **values: Any) -> Apply:
     """Change so many readings in a row."""
 
@@ -445,6 +452,43 @@ def only_nvml(node: RecordedNode, _: Moment) -> None:
 def gone(node: RecordedNode, _: Moment) -> None:
     """Know of a GPU of earlier runs."""
     node.counters["known"] = {"GPU-gone": "GPU 8, burned in on 2026-11-20"}
+
+
+def absent_everywhere(*names: str) -> Apply:
+    """Let counters be missing on all GPUs, and readings of that name, too."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        readings = [row for row in node.samples if row["event"] == "telemetry"]
+        for row in (*node.before, *node.after, *readings):
+            row.update(dict.fromkeys(name for name in names if name in row))
+
+    return apply
+
+
+def of_model(name: str, links: int) -> Apply:
+    """Let all GPUs be of another model, which has so many NVLinks."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for row in (*node.before, *node.after):
+            row["name"], row["nvlinks"] = name, row["nvlinks"][:links]
+            row |= {"fabric_state": "not_supported", "fabric_health": "not_supported"}
+
+    return apply
+
+
+def expected(text: str) -> Apply:
+    """Expect something of the node."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.expectation = {"source": "node.toml", "text": text}
+
+    return apply
+
+
+def unlisted_gpu(node: RecordedNode, _: Moment) -> None:
+    """Have one more GPU on the PCI bus than NVML lists."""
+    addresses = [str(row["pci_bus_id"]) for row in node.before]
+    node.counters["pci_devices"] = [*addresses, "00000000:7F:00.0"]
 
 
 def twins(name: str) -> Apply:

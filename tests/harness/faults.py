@@ -27,6 +27,7 @@ from tests.harness.fault_changes import (
     Apply,
     Moment,
     absent,
+    absent_everywhere,
     add_job,
     after,
     all_limited,
@@ -38,6 +39,7 @@ from tests.harness.fault_changes import (
     cycle,
     ended_twice,
     events,
+    expected,
     given_up,
     given_up_by_all,
     gone,
@@ -65,6 +67,7 @@ from tests.harness.fault_changes import (
     not_ended,
     not_listed,
     nvlinks,
+    of_model,
     once,
     one_way,
     only_nvml,
@@ -77,6 +80,7 @@ from tests.harness.fault_changes import (
     slow_moment,
     slow_most,
     slowed_cycle,
+    slowed_tenth,
     slower,
     slower_all,
     some,
@@ -87,6 +91,7 @@ from tests.harness.fault_changes import (
     twins,
     unchecked_phase,
     unit_wrong,
+    unlisted_gpu,
     unlisted_link,
     unread,
     virtual,
@@ -431,6 +436,13 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("memory-heat-none", "the temperature of its memory is known on its twin only", both(
         telemetry(memory_temperature_c=None), absent("memory_temperature_c")), INCOMPLETE,
         "temperature.memory", source=_FIELD)
+    for model, name in ((H100, "h100"), (A100, "a100")):
+        yield kind(f"memory-heat-{name}", f"no temperature of the memory of any {name.upper()}",
+                   absent_everywhere("memory_temperature_c", "memory_maximum_c"), INCOMPLETE,
+                   "temperature.memory", source="NVML: field 82, MEMORY_TEMP", model=model,
+                   sizes=(1, 8))
+    yield kind("power-frozen", "its power is the same to the milliwatt in each reading",
+               telemetry(power_w=690.123), INCOMPLETE, "load.power", source=_OWN, sizes=(1, 8))
     yield kind("half-memory", "half of the memory was tested", half_memory, "N/A",
                "memory.covered", source=_OWN, sizes=(1, 8))
     yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
@@ -543,6 +555,14 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
     yield kind("hw-thermal-cycle", "hw_thermal_slowdown in a sixth of one steady phase of four",
                slowed_cycle, FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1,),
                phases=CYCLES)
+    yield kind("sw-thermal-cycle",
+               "sw_thermal_slowdown for a tenth of one steady phase of four, and no counter of it",
+               both(no_time_of(*TIMES), slowed_tenth), FAIL, "throttle.software_thermal",
+               source=_VIOLATION, model=GEFORCE, phases=CYCLES)
+    yield kind("sw-thermal-part",
+               "sw_thermal_slowdown for a tenth of one steady phase, 2 % by its counter",
+               both(after(software_thermal_throttled_s=6.0), slowed_tenth), FAIL,
+               "throttle.software_thermal", source=_VIOLATION, sizes=(1,), phases=CYCLES)
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
                source=_VIOLATION, moments=(AFTER,))
@@ -619,6 +639,15 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("dead-link-a100", "one NVLink of two A100 is inactive",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", model=A100)
+    for gpus, right in ((4, WARN), (8, FAIL)):
+        yield kind(f"dead-link-v100-{gpus}", f"one NVLink of {gpus} V100 SXM2 is inactive on each",
+                   both(of_model("Tesla V100-SXM2-32GB", 6),
+                        nvlinks(5, both=True, before=True, active=False)), right,
+                   "nvlink.inactive", source="NVIDIA, DGX-1: 6 links of each V100",
+                   model=A100, sizes=(gpus,))
+    yield kind("peer-zero", "no byte a second over the links to its peers",
+               links(LinkPart.PEER, 0.0), FAIL, "links.peer", source="IBM Autopilot: 80 %",
+               sizes=(2, 8))
     yield kind("dead-links", "no NVLink of any GPU is active",
                both(*(nvlinks(number, both=True, before=True, active=False)
                       for number in range(18))), FAIL, "nvlink.inactive",
@@ -731,6 +760,10 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     for name, text in (("serial", "serial number"), ("pci_bus_id", "PCI address")):
         yield kind(f"twins-{name}", f"two GPUs have one {text}", twins(name), WARN, "node.serials",
                    source=_OWN, of_node=True)
+    yield kind("fewer", "fewer GPUs are there than its expectation says", expected("gpus = 9"),
+               FAIL, source="NVIDIA/NVSentinel#684", of_node=True, sizes=(1, 4, 8))
+    yield kind("unlisted", "a GPU on the PCI bus that NVML does not list", unlisted_gpu, FAIL,
+               source=_GONE, of_node=True, sizes=(1, 4, 7))
     yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",
                source="NVIDIA/NVSentinel#684", of_node=True, sizes=(2, 7))
 

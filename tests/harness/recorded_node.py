@@ -18,6 +18,7 @@ from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
+from sentinel.protocol import __version__
 from sentinel.protocol.counters import Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
 
@@ -70,6 +71,8 @@ class RecordedNode:
     every_s: float = 1.0
     offsets: dict[int, float] = field(default_factory=dict)
     settings: list[Row] = field(default_factory=list)
+    #: What the node must be: the text and its source; None for nothing.
+    expectation: Row | None = None
     #: How many samples were written, if some were taken away since.
     written: int | None = None
     before: list[Row] = field(init=False)
@@ -100,7 +103,7 @@ class RecordedNode:
             self.samples += self._samples(index)
         self.counters = {"pci_devices": None, "selected": False, "known": {}}
         self.counters |= {"kernel_log_error": None, "host_before": {}, "host_after": {}}
-        self.counters["pci_paths"] = {}
+        self.counters |= {"pci_paths": {}, "unacknowledged": [], "driver_error": None}
 
     # --- what a test changes ------------------------------------------------------------------
 
@@ -151,14 +154,16 @@ class RecordedNode:
         node: Row = {"hostname": "node-7", "machine_id": "0123456789abcdef0123456789abcdef"}
         node |= {"kernel": "6.8.0", "python": "3.12.1", "torch": None, "driver": "580.105.08"}
         header: Row = {"id": path.name, "plan": plan_object(plan), "tool": "sentinel"}
-        header |= {"version": "0.2.0", "started": STARTED.isoformat(), "simulated": False}
+        header |= {"version": __version__, "started": STARTED.isoformat(), "simulated": False}
         header |= {"settings": self.settings, "confirmed_faulty": {"known": 0, "found_first": 0}}
+        header |= {"thresholds": None, "expectation": self.expectation}
         header |= {"resumed": [], "boot": "01234567-89ab-cdef-0123-456789abcdef"}
         folder.write(folder.header, {**header, "node": {**node, "uid": 0}})
         after = [row for row in self.after if row.get("uuid")]
         folder.write(folder.counters, {"before": self.before, "after": after, **self.counters})
         count = len(self.samples) if self.written is None else self.written
         last = {"at": self.ended, "event": "last", "gpu": None, "index": None, "count": count}
+        last["event_count"] = len(self.events)
         _write_rows(folder.events, self.events)
         _write_rows(folder.samples, [*self.samples, last])
         return folder

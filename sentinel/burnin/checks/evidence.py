@@ -206,11 +206,12 @@ class GrowthEvidence(GpuEvidence):
         """The seconds between the readings in which others had the GPU, or may have had it."""
 
     @abstractmethod
-    def throttled(self, reason: str) -> tuple[float, int, float]:
+    def throttled(self, reason: str) -> list[tuple[float, int, float]]:
         """Add up the seconds of load in which readings had a reason for reduced clocks.
 
         Returns:
-            These seconds, the number of such readings, and the seconds of all readings.
+            These seconds, the number of such readings, and the seconds of all readings: of the run,
+            and of each steady phase.
         """
 
     @abstractmethod

@@ -64,27 +64,32 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
     own = grown.least
     text = f"{own:g} s in {evidence.time}"
     if limits and others:
-        own = max(own - others, min(own, evidence.throttled(reason)[0]))
+        own = max(own - others, min(own, evidence.throttled(reason)[0][0]))
     if own < grown.least:
         text += f", at least {own:.4g} s of them not beside others, who may have had the GPU"
         text += f" for {others:.4g} s"
     text = "; ".join(filter(None, (text, reason and evidence.seen(reason))))
     possible = evidence.per_second(grown.least, beside_others=True)
     found = evidence.judge_rate(evidence.per_second(own), possible, limits, text)
-    if limits and reason and found.status is Status.PASS:
+    if limits and reason and found.status in {Status.PASS, Status.WARN}:
         sampled = _sampled(evidence, limits, reason)
         if sampled.status is Status.FAIL:
-            return replace(
-                sampled, status=Status.WARN, evidence=f"{sampled.evidence}, which grew: {text}"
-            )
+            # A counter that has grown does not say in which phase.
+            status = Status.WARN if found.status is Status.PASS else Status.FAIL
+            judged = f"{sampled.evidence}, which grew: {text}"
+            found = replace(sampled, status=status, evidence=judged)
     return grown.judged(found)
 
 
 def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement:
-    """Judge the share of the time by the readings under load, where no counter has it."""
-    seconds, readings, total = evidence.throttled(reason)
-    if not total:
+    """Judge the share of the time by the readings under load, where no counter has it.
+
+    Of the whole run and of each steady phase, the worst decides.
+    """
+    parts = [part for part in evidence.throttled(reason) if part[2]]
+    if not parts:
         return untested("neither counters of the time nor readings under load are known")
+    seconds, readings, total = max(parts, key=lambda part: part[0] / part[2])
     text = f"{readings} readings under load, for {seconds:,.0f} of {total:,.0f} s; no counter of it"
     text = "; ".join(filter(None, (text, evidence.seen(reason))))
     found = by_limits(seconds / total, limits, text)

@@ -35,6 +35,9 @@ _BOARDS = {
     "B200": 18,
     "B300": 18,
 }
+#: The links of a board without switches, of so many GPUs: in a virtual machine with fewer, those to
+#: the others are inactive.
+_MESHES = {"V100-SXM2": (6, 8)}
 #: The MB/s of each link of a board, by what the name of the model has.
 _SPEEDS = {"H100 80GB HBM3": 26_562, "H200": 26_562}
 _BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
@@ -179,6 +182,13 @@ def _judge_active(evidence: GpuEvidence, now: Counters, limits: Limits) -> Judge
     peers = [_active(peer) for peer in others]
     board = links_of(now.name)
     own = min(board, listed)
+    links, gpus = next((mesh for name, mesh in _MESHES.items() if name in now.name), (0, 0))
+    if peers and active == max(peers) < min(links, listed):
+        text = f"{active} of {links} links active, as on all GPUs of this model"
+        found = by_limits(links - active, limits, text)
+        text += f": {len(peers) + 1} of the {gpus} GPUs of a board, or dead links"
+        is_part = len(peers) + 1 < gpus
+        return replace(found, status=Status.WARN, evidence=text) if is_part else found
     if not any([active, *peers]):
         text = f"0 of {listed} links active, as on all GPUs of this model: "
         most = max((len(peer.nvlinks or ()) for peer in others if not peer.mig), default=0)

@@ -25,6 +25,7 @@ from sentinel.burnin.checks.load_evidence import (
     lasting_low,
     steady_phases,
 )
+from sentinel.burnin.checks.operator_limits import limited_by
 from sentinel.burnin.record import GpuRecord
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.protocol.views import FAULTY
@@ -36,6 +37,9 @@ _MINUTE_S = 60.0
 #: Readings of the power are so much of the limit at most; the energy of a run is so much of their
 #: sum, or more.
 _HIGHEST_POWER, _LEAST_ENERGY = 2.0, 0.5
+#: So many readings of the power, in milliwatts, are not the same whatever the work is, unless an
+#: operator limits it.
+_FROZEN = 60
 #: A rise of the power by so many watts, or by this share of the default limit, for which the card
 #: is cooled, changes any temperature; a share of a low power may change it by 2 degrees only.
 _RISE_W, _RISE_SHARE = 200.0, 0.3
@@ -229,6 +233,9 @@ def _must_be_plausible(evidence: LoadEvidence) -> None:
         raise Unjudged(untested(f"power_w read {max(powers):,.0f} W at a limit of {limit:,.0f} W"))
     if evidence.now.is_simulated:
         return  # its counter grows by a mean power, whatever its readings are
+    is_frozen = len(powers) >= _FROZEN and len(set(powers)) == 1
+    if is_frozen and not any(limited_by(record, phase) for phase in record.phases):
+        raise Unjudged(untested(f"power_w read {powers[0]:g} W {len(powers)} times, and no other"))
     try:
         energy = evidence.known_growth("energy_j")
     except Unjudged:

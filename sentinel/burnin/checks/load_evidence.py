@@ -153,14 +153,18 @@ class LoadEvidence(GrowthEvidence):
             marks.append((self.record.after.at, False))
         return sum(end - at for (at, others), (end, _) in pairwise(sorted(marks)) if others)
 
-    def throttled(self, reason: str) -> tuple[float, int, float]:
+    def throttled(self, reason: str) -> list[tuple[float, int, float]]:
         """Add up the seconds of load in which readings had a reason for reduced clocks."""
         pairs = [
-            (min(last.at - first.at, READINGS_S), reason in last.values["reasons"])
-            for _, first, last in self.record.under_load("reasons")
+            (phase, min(last.at - first.at, READINGS_S), reason in last.values["reasons"])
+            for phase, first, last in self.record.under_load("reasons")
         ]
-        seen = [seconds for seconds, has_it in pairs if has_it]
-        return sum(seen), len(seen), sum(seconds for seconds, _ in pairs)
+        found = []
+        for part in (self.record.phases, *([phase] for phase in steady_phases(self.record))):
+            chosen = [(seconds, has_it) for phase, seconds, has_it in pairs if phase in part]
+            seen = [seconds for seconds, has_it in chosen if has_it]
+            found.append((sum(seen), len(seen), sum(seconds for seconds, _ in chosen)))
+        return found
 
     def seen(self, reason: str) -> str:
         """Describe when readings had a reason for reduced clocks, or return nothing."""

@@ -262,6 +262,8 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not own:
         return not_applicable(_NO_LINK)
     text = ", ".join(f"GPU {peer} {_rate(rate)}" for peer, rate in own.items())
+    if not min(own.values()):
+        return by_limits(0.0, {"fail": limits["fail"]}, text)  # other traffic lowers a rate only
     profiles = [sorted(_best(peer, LinkPart.PEER).values()) for peer in evidence.peers]
     profiles = [rates for rates in profiles if len(rates) == len(own)]
     if len(profiles) < MIN_PEERS:

@@ -55,6 +55,16 @@ CHECKS = Table(
     kernel_checks.TABLE,
 )
 
+#: What the files of a run always have: the header, the counters, and those after the run.
+_HEADER = ("id", "started", "settings", "resumed", "node", "thresholds", "expectation")
+_COUNTERS = (
+    *("before", "pci_devices", "selected", "known", "host_before", "pci_paths"),
+    "unacknowledged",
+)
+_AFTER = ("host_after", "driver_error", "kernel_log_error")
+#: The versions that have not recorded all of it.
+_EARLIER = ("0.1.", "0.2.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
@@ -106,6 +116,7 @@ def read_run(folder: RunFolder) -> Recorded:
     try:
         plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
         counters = read_object(folder.counters) if folder.counters.exists() else {}
+        _check_keys(header, counters)
         node = tuple(from_json(Counters, row, "counters") for row in counters.get("before", ()))
         before = {gpu.uuid: gpu for gpu in node}
         after = _by_uuid(counters.get("after", ()))
@@ -155,6 +166,19 @@ def read_run(folder: RunFolder) -> Recorded:
         pci_paths=counters.get("pci_paths"),
         unacknowledged=counters.get("unacknowledged", ()),
     )
+
+
+def _check_keys(header: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
+    """Check that nothing was taken from the header or the counters of a run.
+
+    Raises:
+        KeyError: A key that each run has is missing: what it says would count for nothing.
+    """
+    if not header["version"].startswith(_EARLIER):
+        needed = (*_COUNTERS, *(_AFTER if "after" in counters else ())) if counters else ()
+        for found, names in ((header, _HEADER), (counters, needed)):
+            for name in names:
+                found[name]
 
 
 def _expectation(header: Mapping[str, Any]) -> Expectation:

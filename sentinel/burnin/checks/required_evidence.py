@@ -12,6 +12,8 @@ from sentinel.burnin.checks.link_checks import links_of
 
 #: Models that remap rows of their memory (NVIDIA, GPU memory error management).
 REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+#: Models whose memory has a thermometer (NVML, field 82; NVIDIA's data sheets of HBM).
+_HEATED = re.compile(r"\b(A100|A800|H20|H100|H200|H800)\b")
 #: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
 _VIRTUAL = re.compile(r"\bGRID\b|-\d{1,3}(CME|QME|QGFX|[ABCQ]\d?)$")
 #: Comparisons that need other GPUs, a reference or earlier runs, and what to call their lack.
@@ -96,7 +98,8 @@ REQUIRED = (
         checks=("throttle.hardware_thermal", "throttle.thermal", "clocks.hardware_slowdown"),
         any_of=True,
     ),
-    Required(what="temperatures", checks=("temperature.sensor", "temperature.memory")),
+    Required(what="temperatures", checks=("temperature.sensor",)),
+    Required(what="the memory's heat", checks=("temperature.memory",), models=_HEATED),
     Required(what="temperatures", checks=("temperature.gpu", "temperature.limit"), any_of=True),
 )
 

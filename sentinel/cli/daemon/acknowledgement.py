@@ -95,8 +95,7 @@ def _in_file(
             remedy = "Run this as that user: the file would no longer be readable to it."
             raise AccessDeniedError(f"{path} belongs to another user", remedy)
         user = look_up(os.getuid()) or f"user {os.getuid()}"
-        order = (path, uuids, user, reason, outcome)
-        done = verified_store.acknowledge(*order) if path.exists() else {}
+        done = verified_store.acknowledge(path, uuids, user, reason, outcome)
     except OSError as error:
         raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
     except ValueError as error:

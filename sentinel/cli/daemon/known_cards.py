@@ -146,7 +146,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             only if no daemon reports it. Or a missing report cannot be written.
     """
     with file_errors(f"{state} cannot be read"):
-        _write_missing_reports(state)
+        unjudged = _write_missing_reports(state)
         verdicts = last_verdicts(report_paths(state), least)
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
     otherwise = False if present else None
@@ -178,7 +178,8 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
-        cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
+        why = next((why for at, why in unjudged if at > ended), last.no_proof)
+        cards[uuid] = replace(card, burnin=replace(last, no_proof=why), seen=max(card.seen, ended))
     return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
 
 
@@ -200,19 +201,24 @@ def _card(uuid: str, known: Gpu | LastVerdict, *, name: str, present: bool | Non
     )
 
 
-def _write_missing_reports(state: Path) -> None:
+def _write_missing_reports(state: Path) -> list[tuple[float, str]]:
     """Judge each burn-in of this user that has begun, and whose record was cut off.
 
     Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
+
+    Returns:
+        When each run that cannot be judged was written last, in seconds since the epoch, and why it
+        cannot: what an earlier run has proved of any GPU, it may have disproved.
 
     Raises:
         ConfigError: A report cannot be written.
         OSError: The folder cannot be read.
     """
-    for header in (state / RUNS).glob("*/run.json"):
-        run = RunFolder(path=header.parent)
-        own = not run.report.exists() and header.stat().st_uid == os.getuid()
-        if not own or run.is_recorded or not run.event_count():
+    unjudged = []
+    for path in (state / RUNS).glob("*/"):
+        run = RunFolder(path=path)
+        own = not run.report.exists() and path.stat().st_uid == os.getuid()
+        if not own or run.is_recorded or not run.has_begun:
             continue
         with run.locked():
             try:
@@ -220,10 +226,12 @@ def _write_missing_reports(state: Path) -> None:
             except ConfigError as error:
                 what = f"{run.path} was cut off, and cannot be judged: {error}"
                 click.echo(f"sentinel: warning: {what}", err=True)
+                unjudged.append((max(one.stat().st_mtime for one in path.iterdir()), what))
                 continue
             write_reports(run, judged)
             ended = run.events.stat().st_mtime
             os.utime(run.report, (ended, ended))  # the order of the runs is that of their ends
+    return unjudged
 
 
 def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:

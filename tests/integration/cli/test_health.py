@@ -86,15 +86,46 @@ def test_a_fault_counts_although_its_record_was_cut_off(runs: Path, age_s: int, 
     assert json.loads((runs / "cut" / "report.json").read_text())["verdict"] == "FAIL"
 
 
-def test_a_run_that_is_recorded_or_damaged_has_no_verdict_yet(runs: Path) -> None:
+def test_a_run_that_is_recorded_has_no_verdict_yet(runs: Path) -> None:
     write(runs, "PASS")
     report_of(RUNS["FAIL"], runs / "other")
     with RunFolder(path=runs / "other").locked():
         assert npd()[0] == 0
-    (runs / "other" / "events.jsonl").write_text("{\n")
-    done = CliRunner().invoke(command, ["--simulated"], standalone_mode=False)
-    assert f"{runs / 'other'} was cut off, and cannot be judged" in done.stderr
-    assert not (runs / "other" / "report.json").exists()
+
+
+@pytest.mark.parametrize("gone", ["run.json", "counters.json", "events.jsonl", "samples.jsonl"])
+def test_after_a_run_that_cannot_be_judged_no_earlier_one_is_a_proof(runs: Path, gone: str) -> None:
+    """Two files of it are gone: its report is the other one."""
+    write(runs, "PASS")
+    report_of(RUNS["FAIL"], runs / "cut")
+    (runs / "cut" / gone).unlink()
+    assert invoke("--npd").code != 0
+    if gone != "counters.json":
+        (gpu, _) = json.loads(invoke("--json").out.partition("\n")[2])["gpus"]
+        assert "cut was cut off, and cannot be judged" in gpu["burnin"]["no_proof"]
+        for file in (runs / "cut").iterdir():
+            os.utime(file, (1, 1))
+        assert invoke("--npd").code == 0, "the PASS is later"
+
+
+def test_a_run_that_was_killed_before_it_began_proves_nothing(runs: Path) -> None:
+    write(runs, "PASS")
+    report_of(RUNS["FAIL"], runs / "cut")
+    for name in ("events.jsonl", "samples.jsonl", "counters.json"):
+        (runs / "cut" / name).unlink()
+    assert npd()[0] == 0
+
+
+def test_wrong_results_are_not_forgotten_with_their_file(runs: Path) -> None:
+    write(runs, "PASS")
+    store(runs, GPU_a=3)
+    assert invoke().code == 1
+    (runs.parent / "verified.json").unlink()
+    done = invoke()
+    assert (done.code, "what its daemons have found is not known" in done.out) == (2, True)
+    assert npd()[0] == 2
+    (runs.parent / "verified.json.lock").unlink()
+    assert invoke().code == 0
 
 
 def test_nothing_is_known_without_a_burn_in(runs: Path) -> None:

@@ -766,10 +766,10 @@ def test_heat_beside_others_is_no_fault(
     run = Run(after={"software_thermal_throttled_s": 900.0}, events=tuple(events))
     evidence = run.evidence()
     sample = evidence.record.phases[-1].telemetry[0]
-    hot = {**sample.values, "reasons": ["sw_thermal_slowdown"]}
+    cool, hot = ({**sample.values, "reasons": one} for one in ([], ["sw_thermal_slowdown"]))
     evidence.record.phases[-1].telemetry = [
-        replace(sample, at=begin + 10.0 + second, values=hot if second <= seen else sample.values)
-        for second in range(400)
+        replace(sample, at=begin + 10.0 + second, values=hot if second <= seen else cool)
+        for second in (*range(400), *range(1810, 5010))
     ]
     result = judge("throttle.software_thermal", evidence)
     assert result.status is status

@@ -16,6 +16,7 @@ from sentinel.burnin.checks.peers import judge_rate, peers_of
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.errors import ConfigError
 from tests.harness.fault_changes import BAD, MIDDLE
@@ -124,27 +125,66 @@ def test_no_second_fault_makes_the_exit_code_better(seed: int, tmp_path: Path) -
     assert EXIT_CODES[node.judge(tmp_path / "three").verdict] != 0, row.name
 
 
+def code_of(folder: RunFolder) -> int:
+    """Judge a run as a command does; return its exit code."""
+    try:
+        return EXIT_CODES[judge_run(folder).verdict]
+    except ConfigError as error:
+        return error.exit_code
+
+
+def take_away(folder: RunFolder, dice: random.Random) -> str:
+    """Take a file, a key, a GPU or lines from the folder of a run; describe what."""
+    file = dice.choice(sorted(folder.path.iterdir()))
+    if file == folder.report or dice.random() < 0.2:
+        file.unlink()
+        return file.name
+    if file in {folder.events, folder.samples}:
+        rows = file.read_text().splitlines(keepends=True)
+        names = sorted({json.loads(row)["event"] for row in rows})
+        gone = dice.choice(names)
+        file.write_text("".join(row for row in rows if json.loads(row)["event"] != gone))
+        return f"{gone} of {file.name}"
+    content = json.loads(file.read_text())
+    key = dice.choice(sorted(content))
+    if isinstance(content[key], list) and content[key] and dice.random() < 0.5:
+        content[key].pop(dice.randrange(len(content[key])))
+    else:
+        del content[key]
+    file.write_text(json.dumps(content))
+    return f"{key} of {file.name}"
+
+
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[] if seed < 3 else pytest.mark.long) for seed in range(60)]
 )
 def test_nothing_that_is_taken_from_the_folder_makes_the_exit_code_better(
     seed: int, tmp_path: Path
 ) -> None:
+    """Nor two things together, of any row of the table, and of a node of four GPUs."""
     dice = random.Random(seed)
-    row = dice.choice(
-        [row for row in ROWS if not row.kind.exempt and EXIT_CODES[Verdict(row.right)]]
-    )
+    rows = [row for row in ROWS if not row.kind.exempt and EXIT_CODES[Verdict(row.right)]]
+    row = dice.choice([row for row in rows if row.gpus == 4 or not seed % 2])
     folder = row.node().write(tmp_path / "run")
-    counters = json.loads(folder.counters.read_text())
-    key = dice.choice(sorted(counters.keys() - {"before"}))
-    del counters[key]
-    folder.counters.write_text(json.dumps(counters))
-    assert EXIT_CODES[judge_run(folder).verdict] != 0, (row.name, key)
-    folder.counters.unlink()
-    assert EXIT_CODES[judge_run(folder).verdict] != 0, row.name
-    dice.choice([folder.samples, folder.events, folder.header]).unlink()
-    with pytest.raises(ConfigError):
-        judge_run(folder)
+    folder.write(folder.report, report_object(judge_run(folder)))
+    for number in range(8):
+        shutil.copytree(folder.path, tmp_path / str(number))
+        copy = RunFolder(path=tmp_path / str(number))
+        gone = [take_away(copy, dice) for _ in range(2)]
+        assert code_of(copy) != 0, (row.name, gone)
+
+
+def test_no_key_that_is_taken_from_the_files_makes_the_exit_code_better(tmp_path: Path) -> None:
+    """A node is at fault by its expectation alone, or by its PCI bus alone."""
+    for name in ("fewer", "unlisted"):
+        row = next(row for row in ROWS if row.kind.name == name and row.gpus == 4)
+        folder = row.node().write(tmp_path / name)
+        for file in (folder.header, folder.counters):
+            whole = json.loads(file.read_text())
+            for key in whole:
+                file.write_text(json.dumps({one: whole[one] for one in whole if one != key}))
+                assert code_of(folder) != 0, (name, key)
+            file.write_text(json.dumps(whole))
 
 
 @pytest.mark.parametrize("right", ["FAIL", "INCOMPLETE", "WARN", "PASS"])

@@ -97,7 +97,7 @@ def test_a_run_whose_thresholds_were_not_recorded_says_so(tmp_path: Path, cli: C
     folder = ExampleRun(settings={"thresholds": "/gone.toml"}).write(tmp_path / "run")
     header = json.loads(folder.header.read_text())
     del header["thresholds"]
-    folder.header.write_text(json.dumps(header))
+    folder.header.write_text(json.dumps({**header, "version": "0.2.0"}))
     out = cli("report", str(folder.path)).out
     assert "judged again by the default thresholds" in out.splitlines()[0]
 

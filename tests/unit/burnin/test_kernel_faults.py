@@ -65,6 +65,8 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
         "DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xfff00000",
         ("aer.refused", "3b:00.0"),
     ),
+    ("mce: [Hardware Error]: Machine check events logged", ("host.machine_check", "")),
+    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0", ("host.memory", "")),
     # NVSwitch: the word in the line is the severity, the number is not.
     (f"{SWITCH}20034, Fatal, Link 30 LTSSM Fault Up", ("sxid.fatal", "0000:c1:00.0")),
     (f"{SWITCH}20034, Non-fatal, Link 30 LTSSM Fault Up", ("sxid.non_fatal", "0000:c1:00.0")),
@@ -653,3 +655,35 @@ def test_errors_that_iommu_or_firmware_report_are_of_their_device(lines: str, ki
 
 def test_a_device_without_the_severity_of_its_record_is_no_fault() -> None:
     assert not list(LogParser().parse("{2}[Hardware Error]:   device_id: 0000:01:00.0", 1.0))
+
+
+MEMORY = (
+    "{{1}}[Hardware Error]: event severity: {}\n{{1}}[Hardware Error]:   section_type: memory error"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("mce: [Hardware Error]: Machine check events logged", "host.machine_check"),
+        (
+            "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: bea0000000000108",
+            "host.machine_check",
+        ),
+        ("mce: Uncorrected hardware memory error in user-access at 47aba1cdc0", "host.memory"),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0", "host.memory"),
+        (MEMORY.format("recoverable"), "host.memory"),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0", None),
+        (MEMORY.format("corrected"), None),
+        ("mce: CPU supports 20 MCE banks", None),
+        ("mce: CPU0: Thermal monitoring enabled (TM1)", None),
+    ],
+)
+def test_an_error_of_the_host_warns_of_the_node_and_accuses_no_gpu(
+    lines: str, kind: str | None, tmp_path: Path
+) -> None:
+    judged = judge_run(ExampleRun(kernel=(lines,)).write(tmp_path / "run"), Thresholds())
+    found = check_of(judged, "node.kernel_faults")
+    assert found.value == (kind or "none")
+    assert (found.status is Status.WARN) is (kind is not None)
+    assert all(gpu.verdict == "PASS" for gpu in judged.gpus)
