@@ -201,15 +201,18 @@ def describe_reserved(one: ReservationInfo) -> str:
 
 def describe_queued(one: ReservationInfo) -> str:
     """Describe a request in the queue: whose it is, what it waits for, and since when."""
-    named = ", ".join(map(str, one.indices))
-    what = f"GPU {named}" if named else format_count(one.count, "GPU")
-    if named and one.count < len(one.indices):
-        what = f"{one.count} of {what}"
     why = f" for {one.reason}" if one.reason else ""
     since = f"{one.since.astimezone():%H:%M:%S}"
     user, process = user_of(one.holder), process_of(one.holder)
     whose = (f" of {user}" if user else "") + (f" ({process})" if process else "")
-    return f"request {one.id}{whose} has been waiting for {what}{why} since {since}"
+    return f"request {one.id}{whose} has been waiting for {wish_of(one)}{why} since {since}"
+
+
+def wish_of(one: ReservationInfo) -> str:
+    """Name the GPUs that a request can use, or their number."""
+    named = ", ".join(map(str, one.indices))
+    what = f"GPU {named}" if named else format_count(one.count, "GPU")
+    return f"{one.count} of {what}" if named and one.count < len(one.indices) else what
 
 
 def who(holder: Holder) -> str:

@@ -48,8 +48,8 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             assert queued(daemon) == [*first, small.pid]
             assert small.stderr is not None
             told = small.stderr.readline()
-            assert told.startswith("sentinel: place 3 in the queue: ")
-            assert "has been waiting for 1 GPU for sh -c" in told
+            assert told.startswith("sentinel: waiting for 1 GPU (request ")
+            assert told.endswith(", place 3 in the queue)\n")
             holds = small.stderr.readline()
             assert holds.startswith(f"  before it: GPU 0, 1: reserved as {held.id} for maintenance")
             user = pwd.getpwuid(os.getuid()).pw_name
