@@ -25,7 +25,6 @@ from sentinel.cli.display.gpu_table import (
     holder_of,
     process_of,
     user_of,
-    who,
     wish_of,
 )
 from sentinel.cli.display.log_lines import format_clock
@@ -99,7 +98,7 @@ def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
             yield f"  GPU {gpu.index}: {holder_of(gpu, ()) or gpu.reason}"
     held = [other for other in status.reservations if is_wanted(other.indices) and one.place]
     for other in held[:_MAX_EARLIER]:
-        yield f"  before it: {describe_reserved(other)}{who(other.holder)}"
+        yield f"  before it: {describe_reserved(other)}"
     earlier = [other for other in status.queue if other.place < one.place]
     for other in earlier[:_MAX_EARLIER]:
         yield f"  before it, at place {other.place}: {describe_queued(other)}"

@@ -50,9 +50,9 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             told = small.stderr.readline()
             assert told.startswith("sentinel: waiting for 1 GPU (request ")
             assert told.endswith(", place 3 in the queue)\n")
-            holds = small.stderr.readline()
-            assert holds.startswith(f"  before it: GPU 0, 1: reserved as {held.id} for maintenance")
             user = pwd.getpwuid(os.getuid()).pw_name
+            reserved = f"reserved as {held.id} by {user} for maintenance"
+            assert small.stderr.readline() == f"  before it: GPU 0, 1: {reserved}\n"
             for place, pid in enumerate(first, 1):
                 before = small.stderr.readline()
                 assert before.startswith(f"  before it, at place {place}: ")
