@@ -8,6 +8,7 @@ import pwd
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_users_who_fill_the_queue_keep_no_other_user_out(daemon: Daemon) -> None
 
     def wait_as(uid: int, number: int) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", WAITS, str(uid), str(number)]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         where = daemon.places.socket.parent
         waiting.append(subprocess.Popen(words, **pipes, text=True, cwd=where))
         return waiting[-1]
