@@ -52,11 +52,12 @@ class File:
 
 
 @contextlib.contextmanager
-def file_errors(what: str) -> Iterator[None]:
+def file_errors(what: str, without_right: str = "") -> Iterator[None]:
     """Turn an error of the operating system in a block into one for people.
 
     Args:
         what: What cannot be done, such as ``FILE cannot be read``.
+        without_right: The remedy if this user may not do it.
 
     Raises:
         ConfigError: The system has refused it; the message adds why.
@@ -64,7 +65,8 @@ def file_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{what}: {error.strerror}") from error
+        remedy = without_right if isinstance(error, PermissionError) else ""
+        raise ConfigError(f"{what}: {error.strerror}", remedy) from error
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:

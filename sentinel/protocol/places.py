@@ -16,11 +16,12 @@ User = TypeVar("User")
 class Places:
     """A limited number of places, of which some are left for other users and for administrators.
 
-    A user or token has a quarter at most. The last quarter is for administrators, and half of it
-    for the daemon's user and root, who have no share of their own.
+    The first place of a user or token is counted apart, so that others cannot take it. A user or
+    token has a quarter at most. The last quarter is for administrators, and half of it for the
+    daemon's user and root, who have no share of their own.
 
     Args:
-        total: How many there are.
+        total: How many there are, and at most as many first places besides.
         noun: What takes a place, in the plural.
         enders: Who can give a place back, for the error.
     """
@@ -49,12 +50,13 @@ class Places:
         """
         used = Counter(taken)
         if level < Level.OWN and used[user] >= self.share:
-            share = f"the share of each user is {self.share} of {self.total}"
-            return f"{name} has {used[user]} {self.noun}, and {share}: {self.enders} can end some"
-        kept = self._kept(level)
-        if used.total() < self.total - kept:
+            most = f"each user has at most {self.share}"
+            return f"{name} has {used[user]} {self.noun}, and {most}: {self.enders} can end some"
+        first = min(len(used), self.total)
+        further, kept = used.total() - first, self._kept(level)
+        if (not used[user] and first < self.total) or further < self.total - kept:
             return None
         who = "administrators" if level < Level.ADMINISTER else "the daemon's user and root"
-        left = f", and {kept} places are kept for {who}" if kept else ""
-        taken_now = f"{used.total()} of {self.total} {self.noun} are taken{left}"
+        left = f", and {kept} are kept for {who}" if kept else ""
+        taken_now = f"{further} of {self.total} places for further {self.noun} are taken{left}"
         return f"{taken_now}: {self.enders} can end some"

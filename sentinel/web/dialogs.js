@@ -5,7 +5,7 @@ import { Curve } from "./curves.js";
 import { byId, make, setText, show, terms } from "./dom.js";
 import { showProcesses } from "./processes.js";
 import { SHOWN, curveOf } from "./readings.js";
-import { degrees, holder, percent, rate, size, duration, healthText, state, watts, why } from "./words.js";
+import { degrees, holder, percent, rate, size, duration, healthText, reservedBy, state, watts, why } from "./words.js";
 
 const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
 
@@ -127,7 +127,7 @@ export function endReservation(gpu, reservations) {
   const reservation = reservations.find((one) => one.id === gpu.reservation);
   const gpus = reservation ? reservation.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
   const why = reservation?.reason ? ` for “${reservation.reason}”` : "";
-  const what = `${gpus} ${reservation?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}. Its holder is not notified.`;
+  const what = `${gpus} ${reservation?.indices.length > 1 ? "are" : "is"} reserved${why} as ${gpu.reservation}${reservation ? reservedBy(reservation) : ""}. Its holder is not notified.`;
   confirm("End the reservation", what, "End it", (signal) => fetchJson("DELETE", `/v1/reservations/${encodeURIComponent(gpu.reservation)}`, { signal }));
 }
 

@@ -87,13 +87,19 @@ export function why({ reason, rule_until_s: left }, passed) {
   return /\d\d:\d\d$/.test(reason) ? `${reason} (in ${time})` : `${reason}; may change in ${time}`;
 }
 
+/** Name the user of a reservation, in parentheses; empty for a client that has none. */
+export function reservedBy({ holder: { user, uid } }) {
+  const name = user ?? (uid == null ? "" : `uid ${uid}`);
+  return name && ` (${name})`;
+}
+
 /** Describe the holder of a GPU; empty if it has none. */
 export function holder(gpu, reservations) {
   if (hasStressor(gpu)) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);
   const reservation = reservations.find((one) => one.id === gpu.reservation);
-  if (reservation) return reservation.reason || reservation.holder.name || reservation.id;
+  if (reservation) return `${reservation.reason || reservation.holder.name || reservation.id}${reservedBy(reservation)}`;
   return "";
 }
 

@@ -193,6 +193,7 @@ EFFECTS: dict[str, Callable[[Daemon], bool]] = {
 OUTPUTS = {
     "sentinel run --simulate 3 --once": r"(?s)GPU 0 .*\nGPU 1 .*",
     "sentinel run --simulate 3 --gpus 0,2 --once": r"(?s)GPU 0 .*",
+    "sentinel run --simulate 3 --gpus 0,2 --util 50% --memory 2GiB --once": r"(?s)GPU 0 .*",
     "sentinel run --simulate 3 --list": r"(  \d  GPU-[^\n]*\n?){2}",
     "sentinel run --simulate 3 --gpus 0,1 --list": r"  0  GPU-[^\n]*\n  1  GPU-[^\n]*",
     "CUDA_VISIBLE_DEVICES=1 sentinel run --simulate 3 --gpus all --list": r"  1  GPU-[^\n]*",
@@ -457,6 +458,7 @@ NAMES = {
         GlobalGPUController CudaGPUController keep() release() vram_to_keep --interval
         relu_iterations --busy-threshold --util-threshold --gpu-ids --vram get_platform()
         serve start status stop list-gpus service-stop --job-id --all start_keep list_gpus
+        stop_keep --host --port runtime_failed
         /health /api/gpus /api/sessions /api/sessions/{job_id} /rpc keep-gpu-mcp-server
         CONSOLE_LOG_LEVEL FILE_LOG_LEVEL
     """,
@@ -471,7 +473,7 @@ NAMES = {
     "doma": """
         launch start restart stop shutdown status --log-path --wait-minutes --mem-threshold
         --hold-mem --hold-util --operator-gb --util-eps --max-sleep-time --min-sleep-time
-        --inspect-interval --util-samples-num
+        --inspect-interval --util-samples-num -d -m
     """,
     "GPU Management System": """
         get_gpu_manager is_available get_gpu_status allocate_memory get_available_memory

@@ -167,7 +167,10 @@ def _check(body: ReservationRequest, by: Caller) -> None:
     if body.gpus is None and body.count is None:
         raise ProblemError(Code.INVALID, "Give gpus, a selection, or count, a number, or both.")
     if not body.bound and "seconds" not in body.model_fields_set:
-        why = "Nothing ends this reservation: give seconds, or null (None) for no limit."
+        why = (
+            "Nothing ends this reservation: give seconds, null (None) for no limit, or bound to end"
+            " it with this process."
+        )
         raise ProblemError(Code.INVALID, why)
     if body.bound and not is_alive(by):
         why = (

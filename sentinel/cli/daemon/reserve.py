@@ -25,7 +25,7 @@ from sentinel.cli.display.gpu_table import (
     holder_of,
     process_of,
     user_of,
-    who,
+    wish_of,
 )
 from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, is_interactive, printable
@@ -80,10 +80,11 @@ def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
 def _describe_wait(one: ReservationInfo, *, with_time: bool) -> str:
     """Describe what a request has so far, and how long it has waited for the rest."""
     seconds = round((datetime.now(UTC) - one.since).total_seconds())
-    waited = f", after {format_duration(max(0, seconds))}" if with_time else ""
+    waited = f"after {format_duration(max(0, seconds))}, still " if with_time else ""
     if one.place:
-        return f"place {one.place} in the queue{waited}: {describe_queued(one)}"
-    return f"not free yet{waited}: {describe_reserved(one)}"
+        where = f"request {one.id}, place {one.place} in the queue"
+        return f"{waited}waiting for {wish_of(one)} ({where})"
+    return f"{waited}waiting until memory is free: {describe_reserved(one)}"
 
 
 def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
             yield f"  GPU {gpu.index}: {holder_of(gpu, ()) or gpu.reason}"
     held = [other for other in status.reservations if is_wanted(other.indices) and one.place]
     for other in held[:_MAX_EARLIER]:
-        yield f"  before it: {describe_reserved(other)}{who(other.holder)}"
+        yield f"  before it: {describe_reserved(other)}"
     earlier = [other for other in status.queue if other.place < one.place]
     for other in earlier[:_MAX_EARLIER]:
         yield f"  before it, at place {other.place}: {describe_queued(other)}"

@@ -117,7 +117,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
         if as_list:
             stale = gpu_table.is_stale(status)
             return [output.printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
-        return list(_report(status, local=not client.address.host))
+        return "\n".join(_report(status, local=not client.address.host)).split("\n")
     except (AttributeError, TypeError, ValueError) as error:
         raise ServiceError(
             f"invalid response from the daemon: {error}",
@@ -164,12 +164,12 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
     if jobs:
         yield ""
         yield from gpu_table.PROCESSES.lines(map(gpu_table.process_row, jobs))
-    notes = [output.printable(line) for line in gpu_table.notes(status)]
+    notes = [*gpu_table.notes(status)]
     if notes:
-        yield ""
-        yield from notes
+        notes.append("")
+    notes += gpu_table.facts(status, datetime.now().astimezone())
     yield ""
-    yield from map(output.printable, gpu_table.facts(status, datetime.now().astimezone()))
+    yield from (output.fitted(output.printable(line)) for line in notes)
     yield from _logged(status.daemon.log)
 
 

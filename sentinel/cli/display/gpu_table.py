@@ -193,29 +193,32 @@ def _grants(status: Status) -> Iterator[tuple[float, str]]:
 
 
 def describe_reserved(one: ReservationInfo) -> str:
-    """Describe a reservation: its GPUs, what it is for, and until when."""
+    """Describe a reservation: its GPUs, whose it is, what it is for, and until when."""
+    by = _whose("by", one.holder, ends_with_process=one.bound)
     why = f" for {one.reason}" if one.reason else ""
     end = f" until {format_clock(one.until)}" if one.until else ""
-    return f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    return f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{by}{why}{end}"
 
 
 def describe_queued(one: ReservationInfo) -> str:
     """Describe a request in the queue: whose it is, what it waits for, and since when."""
-    named = ", ".join(map(str, one.indices))
-    what = f"GPU {named}" if named else format_count(one.count, "GPU")
-    if named and one.count < len(one.indices):
-        what = f"{one.count} of {what}"
     why = f" for {one.reason}" if one.reason else ""
     since = f"{one.since.astimezone():%H:%M:%S}"
-    user, process = user_of(one.holder), process_of(one.holder)
-    whose = (f" of {user}" if user else "") + (f" ({process})" if process else "")
-    return f"request {one.id}{whose} has been waiting for {what}{why} since {since}"
+    whose = _whose("of", one.holder, ends_with_process=True)
+    return f"request {one.id}{whose} has been waiting for {wish_of(one)}{why} since {since}"
 
 
-def who(holder: Holder) -> str:
-    """Name the user and the process of a holder in parentheses; empty if neither is known."""
-    names = ", ".join(filter(None, (user_of(holder), process_of(holder))))
-    return f" ({names})" if names else ""
+def wish_of(one: ReservationInfo) -> str:
+    """Name the GPUs that a request can use, or their number."""
+    named = ", ".join(map(str, one.indices))
+    what = f"GPU {named}" if named else format_count(one.count, "GPU")
+    return f"{one.count} of {what}" if named and one.count < len(one.indices) else what
+
+
+def _whose(word: str, holder: Holder, *, ends_with_process: bool) -> str:
+    """Name the user of a reservation, and the process that it ends with; empty if not known."""
+    user, process = user_of(holder), process_of(holder) if ends_with_process else ""
+    return (f" {word} {user}" if user else "") + (f" ({process})" if process else "")
 
 
 def user_of(holder: Holder) -> str:
@@ -296,7 +299,8 @@ def holder_of(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
         return _process(gpu.processes[0]) + more
     if reservation is None:
         return ""
-    return reservation.reason or reservation.holder.name or reservation.id
+    purpose = reservation.reason or reservation.holder.name or reservation.id
+    return f"{user_of(reservation.holder)} {purpose}".lstrip()
 
 
 def _process(process: Process) -> str:

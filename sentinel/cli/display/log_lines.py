@@ -59,8 +59,8 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
     return write
 
 
-def log_line(line: str, *, colour: bool) -> str | None:
-    """Format a line of the log; return None for an event that is not shown.
+def log_line(line: str, *, colour: bool, width: int | None = None) -> str | None:
+    """Format a line of the log, wrapped at a width; return None for an event that is not shown.
 
     A line that is not an event is returned unchanged. An event of another version, whose fields do
     not fit its sentence, is shown with its fields.
@@ -76,14 +76,15 @@ def log_line(line: str, *, colour: bool) -> str | None:
     if is_hidden(name, fields):
         return None
     place = "sentinel" if "gpu" not in record else f"GPU {'?' if index is None else index}"
-    return _line(format_clock(moment), place, name, fields, colour=colour)
+    return _line(format_clock(moment), place, name, fields, colour=colour, width=width)
 
 
 def readable(lines: Iterable[str]) -> Iterator[str]:
-    """Format the lines of a log for people, in colour if standard output has colours."""
+    """Format the lines of a log for people, in the colours and the width of standard output."""
     colour = wants_colour(sys.stdout)
+    width = terminal_width() if sys.stdout.isatty() else None
     for line in lines:
-        text = log_line(line, colour=colour)
+        text = log_line(line, colour=colour, width=width)
         if text is not None:
             yield text
 

@@ -108,7 +108,8 @@ def follow(
 
 
 def _opened(path: Path) -> BinaryIO:
-    with file_errors(f"the log {path} cannot be read"):
+    remedy = "`sentinel history --events` shows the events to every user who may read."
+    with file_errors(f"the log {path} cannot be read", remedy):
         return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
 
 

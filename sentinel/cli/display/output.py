@@ -293,10 +293,15 @@ def terminal_width() -> int:
 def fit_report(text: str) -> str:
     """Prepare a report for standard output: coloured verdicts, and lines that fit a terminal."""
     if sys.stdout.isatty():
-        text = "\n".join(wrapped(line, terminal_width()) for line in text.splitlines())
+        text = "\n".join(map(fitted, text.splitlines()))
     if not wants_colour(sys.stdout):
         return text
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
+
+
+def fitted(line: str) -> str:
+    """Wrap a line for the terminal of standard output; a pipe or file gets it whole."""
+    return wrapped(line, terminal_width()) if sys.stdout.isatty() else line
 
 
 def wrapped(line: str, width: int) -> str:
@@ -306,7 +311,8 @@ def wrapped(line: str, width: int) -> str:
     import textwrap  # slow to import
 
     indent = " " * (len(line) - len(line.lstrip()))
-    wrapper = textwrap.TextWrapper(max(width, 40), indent, f"{indent}  ", break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(max(width, 40), indent, f"{indent}  ")
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
     return wrapper.fill(line.strip())
 
 

@@ -242,13 +242,20 @@ def test_users_and_tokens_have_a_share_of_the_followers_and_higher_levels_have_p
         for uid, number in ((STRANGER, 30), (1234, 30), (1235, SUBSCRIBERS.share)):
             found = stack.enter_context(followers(api, uid, [], number))
             assert found == share + [503] * (number - len(share))
-        assert stack.enter_context(followers(api, 1236, [], 1)) == [503]
+        assert stack.enter_context(followers(api, 1236, [], 5)) == [200] * 4 + [503]
+        assert stack.enter_context(followers(api, 1237, [], 2)) == [200, 503]
+        taken = "48 of 64 places for further subscribers are taken, and 16 are kept for adm"
         for name in ("token", "token-read"):
+            token = {"Authorization": f"Bearer {(folder / name).read_text().strip()}"}
+            first = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+            stack.callback(first.close)
+            first.request("GET", "/v1/watch", headers=token)
+            assert first.getresponse().status == 200
             refused = over_tcp(api, "GET", "/v1/watch", name=name)
-            check_problem(refused, 503, "unavailable", "48 of 64 subscribers are taken, and 16")
-        found = stack.enter_context(followers(api, 1237, [GROUP], 10))
-        assert found == [200] * 8 + [503] * 2
-        assert stack.enter_context(followers(api, 0, [], 10)) == [200] * 8 + [503] * 2
+            check_problem(refused, 503, "unavailable", taken)
+        found = stack.enter_context(followers(api, 1238, [GROUP], 10))
+        assert found == [200] * 9 + [503]
+        assert stack.enter_context(followers(api, 0, [], 10)) == [200] * 9 + [503]
 
 
 def test_all_clients_with_a_token_share_its_followers(folder: Path) -> None:

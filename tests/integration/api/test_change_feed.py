@@ -112,7 +112,7 @@ def test_missed_events_are_sent_before_new_ones(api: ApiServer) -> None:
 
 def test_change_feeds_count_as_followers(api: ApiServer) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(SUBSCRIBERS.total):
+        for _ in range(SUBSCRIBERS.total + 1):
             stack.enter_context(watching(api))
         assert ask(api, "GET", "/v1/events").status == 503
         assert ask(api, "GET", "/v1/watch").status == 503

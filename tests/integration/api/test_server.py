@@ -225,7 +225,7 @@ def test_a_connection_that_was_answered_503_is_closed(tmp_path: Path, path: str)
     api = ApiServer(tmp_path)
     api.supervisor.sends_no_views = True
     with api, contextlib.ExitStack() as stack:
-        for _ in range(SUBSCRIBERS.total):
+        for _ in range(SUBSCRIBERS.total + 1):
             one = stack.enter_context(connect(api))
             one.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
             assert one.recv(15) == b"HTTP/1.1 200 OK"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -122,6 +123,11 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until("!document.querySelector('dialog[open]')")
         (held,) = daemon.client.status().reservations
         assert held.until is None, "until the user ends it, as chosen"
+        mine = daemon.client.reserve([0], seconds=600, reason="a demo")
+        page.wait_until(f"{state(0)} === 'reserved'")
+        user = pwd.getpwuid(os.getuid()).pw_name
+        page.wait_until(f"{words(0)}.includes('a demo ({user})')")
+        mine.end()
     daemon.run("reserve", "--cancel", held.id)
     daemon.wait_until_occupied(0, 1)
 

@@ -55,7 +55,7 @@ def test_status_shows_gpus_daemon_and_the_end_of_the_log(
         *("656TF/s", "196ms,", "3m", "ago"),
     ]
     text = "\n".join(below)
-    assert "reserved as 1a2b3c4d for demo" in text
+    assert "reserved as 1a2b3c4d by ana for demo" in text
     assert "pid 4242" in text
     assert f"log {log}" in text
     assert ["reason 4" in below[-5], "reason 8" in below[-1], "reason 3" in text] == [1, 1, 0]

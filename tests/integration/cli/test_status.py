@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,33 @@ def test_watch_redraws_in_place_and_ends_quietly(stub: StubDaemon, every: list[s
     assert text.startswith("\x1b[?1049h")
     assert "Traceback" not in rest
     assert not re.search(r"\x1b\[2J", text)  # it would flicker
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_narrow_terminal_breaks_lines_between_words(
+    stub: StubDaemon, tmp_path: Path, *, watched: bool
+) -> None:
+    reason = "its driver has not answered for a while, and it was asked for its gigabytes"
+    event = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0, "event": "gpu.unknown", "gpu": "x"}
+    log = tmp_path / "log"
+    log.write_text(json.dumps({**event, "index": 0, "reason": reason}) + "\n")
+    unknown = {**GPU, "stressor": "STOPPED", "occupancy": "UNKNOWN", "reason": reason}
+    daemon = {**DAEMON, "log": str(log)}
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon, "gpus": [unknown]})
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (60, 60))
+    command = [sys.executable, "-m", "sentinel", "status", *(["--watch"] if watched else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(
+        command, stdout=follower, env={**environment, "TERM": "xterm"}, start_new_session=True
+    ) as process:
+        os.close(follower)
+        text = read_until(leader, lambda text: text.count("gigabytes") == 2)
+        process.kill()
+    os.close(leader)
+    lines = [re.sub(r"\x1b\[[?\d;]*\w", "", line) for line in text.splitlines()]
+    assert " ".join(map(str.strip, lines)).count(reason) == 2
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 60
 
 
 def read_until(descriptor: int, enough: object) -> str:

@@ -6,11 +6,15 @@ import json
 import os
 import pwd
 import signal
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 
 from tests.harness.daemon_harness import Daemon, read_line
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
@@ -45,11 +49,11 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             assert queued(daemon) == [*first, small.pid]
             assert small.stderr is not None
             told = small.stderr.readline()
-            assert told.startswith("sentinel: place 3 in the queue: ")
-            assert "has been waiting for 1 GPU for sh -c" in told
-            holds = small.stderr.readline()
-            assert holds.startswith(f"  before it: GPU 0, 1: reserved as {held.id} for maintenance")
+            assert told.startswith("sentinel: waiting for 1 GPU (request ")
+            assert told.endswith(", place 3 in the queue)\n")
             user = pwd.getpwuid(os.getuid()).pw_name
+            reserved = f"reserved as {held.id} by {user} for maintenance"
+            assert small.stderr.readline() == f"  before it: GPU 0, 1: {reserved}\n"
             for place, pid in enumerate(first, 1):
                 before = small.stderr.readline()
                 assert before.startswith(f"  before it, at place {place}: ")
@@ -94,3 +98,60 @@ def test_a_wait_that_is_too_short_says_what_it_waited_for(daemon: Daemon) -> Non
     assert "GPU 0 is reserved: maintenance" in late.err
     assert "place 1" not in late.err, "it has left the queue"
     assert os.getpid() not in queued(daemon)
+
+
+#: Becomes another user, sends requests without an end of their wait, and waits for the first
+#: response.
+WAITS = """
+import os, select, socket, sys
+uid, number = map(int, sys.argv[1:])
+os.setgroups([])
+os.setgid(uid)
+os.setuid(uid)
+many = []
+for nth in range(number):
+    many.append(socket.socket(socket.AF_UNIX))
+    many[-1].connect("sentinel.sock")
+    body = b'{"count": 1, "seconds": 60, "wait_s": null}'
+    head = f"PUT /v1/reservations/{uid:04}{nth:04} HTTP/1.1\\r\\nHost: x\\r\\n"
+    head += f"Content-Type: application/json\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+    many[-1].sendall(head.encode() + body)
+(first, *_), *_ = select.select(many, [], [])
+answer = b""
+while not answer.endswith(b"}"):
+    answer += first.recv(65536)
+print(answer.decode().splitlines()[-1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_users_who_fill_the_queue_keep_no_other_user_out(daemon: Daemon) -> None:
+    daemon.run("stop")
+    daemon.start(1, "--workload", "hold", "--access-users", "operate")
+    held = daemon.client.reserve([0], seconds=None)
+    waiting: list[subprocess.Popen[str]] = []
+
+    def wait_as(uid: int, number: int) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", WAITS, str(uid), str(number)]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        where = daemon.places.socket.parent
+        waiting.append(subprocess.Popen(words, **pipes, text=True, cwd=where))
+        return waiting[-1]
+
+    try:
+        for uid in (2001, 2002, 2003):
+            assert "has 12 requests in the queue, and" in read_line(wait_as(uid, 13))
+        assert "36 of 48 " in read_line(wait_as(2004, 5))
+        late = wait_as(2005, 1)
+        eventually(lambda: daemon.client.queue()[-1].holder.uid == 2005)
+        assert len(queued(daemon)) == 41
+        for one in waiting[:-1]:
+            one.kill()
+        eventually(lambda: len(queued(daemon)) == 1)
+        daemon.client.cancel_reservation(held.id)
+        assert '"id":"20050000"' in read_line(late)
+    finally:
+        for one in waiting:
+            one.kill()
+            one.communicate(timeout=TIMEOUT_S)

@@ -85,7 +85,7 @@ ANA = Process(pid=7, name="python", user="ana")
         ({"stressor": "STARTING"}, "sentinel"),
         ({"processes": (ANA,)}, "ana 7 python"),
         ({"processes": (Process(pid=7), ANA, ANA)}, "pid 7 +2"),
-        ({"reservation": "1a2b3c4d"}, "demo"),
+        ({"reservation": "1a2b3c4d"}, "ben demo"),
         ({"reservation": "1a2b3c4d", "processes": (ANA,)}, "ana 7 python"),
         ({"reservation": "of another"}, ""),
     ],
@@ -93,7 +93,8 @@ ANA = Process(pid=7, name="python", user="ana")
 def test_the_holder_is_sentinel_a_foreign_process_or_a_reservation(
     fields: dict[str, Any], holder: str
 ) -> None:
-    assert gpu_table.row(gpu(**fields), [reservation(reason="demo")])[3] == holder
+    held = reservation(reason="demo", holder=Holder(uid=1001, user="ben"))
+    assert gpu_table.row(gpu(**fields), [held])[3] == holder
 
 
 def test_an_unknown_value_is_an_empty_cell_and_not_zero() -> None:
@@ -219,6 +220,14 @@ def test_an_end_on_another_day_has_its_date() -> None:
     assert text.endswith(f" until {end:%m-%d %H:%M:%S}")
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_reservation_names_its_user_and_the_process_that_it_ends_with(*, bound: bool) -> None:
+    holder = Holder(uid=1001, user="ben", pid=77, name="python")
+    text = gpu_table.describe_reserved(reservation(reason="demo", bound=bound, holder=holder))
+    by = "ben (python 77)" if bound else "ben"
+    assert f"reserved as 1a2b3c4d by {by} for demo" in text
+
+
 def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
     lines = gpu_table.notes(
         status(
@@ -233,7 +242,7 @@ def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
     assert [line.partition(" until ")[0] for line in lines] == [
         "GPU 0,3: idle",
         "GPU 0: 2 findings, it cannot be trusted; last: a bit of an input",
-        "GPU 0, 1: reserved as 1a2b3c4d for demo",
+        "GPU 0, 1: reserved as 1a2b3c4d by uid 1 for demo",
         "GPU 1: lost from the bus",
         "GPU 1: last read 9 s ago",
         "GPU 2: paused; may change in 1 min 30 s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -85,6 +86,18 @@ def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
 def test_a_missing_log_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="log cannot be read: No such file"):
         last_lines(tmp_path / "log", 1)
+
+
+def test_the_log_of_another_user_names_what_shows_its_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(log_reader, "open_regular", refuse)
+    with pytest.raises(ConfigError, match="Permission denied") as error:
+        last_lines(tmp_path / "log", 1)
+    assert "sentinel history --events" in error.value.remedy
 
 
 class EndedError(Exception):

@@ -66,14 +66,15 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
         report(_request(place, minutes, gpus=() if place else ("GPU-a", "GPU-b")))
     text = stream.getvalue()
     heads = [line for line in text.splitlines() if line.startswith("sentinel: ")]
-    assert heads[0].startswith(
-        "sentinel: place 2 in the queue: request 1a2b3c4d has been waiting for 2 of GPU 0, 1, 2"
-    )
-    told = [line.partition(":")[2].partition(":")[0].strip() for line in heads]
-    changed = ["place 2 in the queue", "place 1 in the queue, after 2 min"]
-    at_last = "not free yet, after 3 min"
+    first = "waiting for 2 of GPU 0, 1, 2 (request 1a2b3c4d, place {} in the queue)"
+    told = [line.removeprefix("sentinel: ") for line in heads]
+    changed = [first.format(2), f"after 2 min, still {first.format(1)}"]
+    at_last = "after 3 min, still waiting until memory is free: GPU 0, 1, 2: reserved as 1a2b3c4d"
     if terminal:
-        repeated = ["place 2 in the queue, after 1 min", "place 1 in the queue, after 3 min"]
+        repeated = [
+            f"after 1 min, still {first.format(2)}",
+            f"after 3 min, still {first.format(1)}",
+        ]
         assert told == [changed[0], repeated[0], changed[1], repeated[1], at_last]
     else:
         assert told == [*changed, at_last]
@@ -88,5 +89,5 @@ def test_a_wait_is_reported_without_an_answer_of_the_daemon(
     report = place_reporter(cast("Client", _Daemon(answers=False)), quiet=False)
     assert report is not None
     report(_request(1, 0))
-    assert capsys.readouterr().err.startswith("sentinel: place 1 in the queue: ")
+    assert capsys.readouterr().err.startswith("sentinel: waiting for 2 of GPU 0, 1, 2 (req")
     assert place_reporter(cast("Client", _Daemon()), quiet=True) is None

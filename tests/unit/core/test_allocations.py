@@ -221,12 +221,12 @@ def test_operators_leave_allocations_for_others_and_for_administrators() -> None
 
     for uid in (1001, 1002, 1003):
         (full,) = refusals(uid, Level.OPERATE, 33)
-        assert full.startswith(f"user{uid} has 32 allocations, and the share of each user is 32 of")
+        assert full.startswith(f"user{uid} has 32 allocations, and each user has at most 32: ")
         assert full.endswith("their users and administrators can end some")
-    (full,) = refusals(1004, Level.OPERATE, 1)
-    assert full.startswith("96 of 128 allocations are taken, and 32 places are kept for adm")
-    assert refusals(1005, Level.ADMINISTER, 16) == []
-    assert len(refusals(0, Level.OWN, 17)) == 1
+    (full,) = refusals(1004, Level.OPERATE, 5)
+    assert full.startswith("96 of 128 places for further allocations are taken, and 32 are kept")
+    assert refusals(1005, Level.ADMINISTER, 17) == []
+    assert len(refusals(0, Level.OWN, 18)) == 1
 
 
 @pytest.mark.parametrize(

@@ -326,14 +326,15 @@ def test_operators_leave_room_in_the_queue_for_others_and_for_administrators() -
     for uid in (1001, 1002, 1003):
         (full,) = wait_as(uid, Level.OPERATE, share + 1)
         assert full.refused is Refusal.CONFLICT
-        assert f"user{uid} has {share} requests in the queue, and the share" in full.text
+        assert f"user{uid} has {share} requests in the queue, and each user has at" in full.text
         assert "their users and administrators can end some" in full.text
         assert full.text.endswith("; GPUs 0-3 are in use by others")
-    (full,) = wait_as(1004, Level.OPERATE, 1)
-    assert "36 of 48 requests in the queue are taken, and 12 places are kept for adm" in full.text
-    assert wait_as(1005, Level.ADMINISTER, 6) == []
-    assert len(wait_as(0, Level.OWN, 7)) == 1
-    assert len(node.waiting) == QUEUE.total
+    (full,) = wait_as(1004, Level.OPERATE, 5)
+    assert full.text.startswith("36 of 48 places for further requests in the queue are taken, and")
+    assert wait_as(1005, Level.OPERATE, 1) == [], "each user's first request waits"
+    assert wait_as(1006, Level.ADMINISTER, 7) == []
+    assert len(wait_as(0, Level.OWN, 8)) == 1
+    assert len(node.waiting) == QUEUE.total + 7
 
 
 def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None:
