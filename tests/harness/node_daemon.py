@@ -115,7 +115,10 @@ def install_scripts(cluster: SlurmCluster, **variables: str) -> None:
     (folder / "slurm.env").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
     for name in ("prolog", "epilog", "healthcheck"):
         lines = f"SENTINEL_SLURM_ENV={folder}/slurm.env\nexport SENTINEL_SLURM_ENV\n"
-        write_script(folder / name, f"{lines}exec {SCRIPTS}/{name}.sh >>{folder}/log/{name} 2>&1")
+        # On a busy host, the checks of some seconds ago have not ended; one of each node is enough.
+        alone = f"flock -n -E 0 {folder}/$SLURMD_NODENAME.check" if name == "healthcheck" else ""
+        script = f"exec {alone} {SCRIPTS}/{name}.sh >>{folder}/log/{name} 2>&1"
+        write_script(folder / name, lines + script)
 
 
 def reservations(client: Client) -> list[tuple[str, tuple[int, ...]]]:

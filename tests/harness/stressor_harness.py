@@ -196,6 +196,7 @@ def stressors(
         locks: tuple[object, ...] = (),
         simulated: bool = True,
         gpu: int = 0,
+        yields_at_once: bool = True,
     ) -> Child:
         name, options = parse_workload(workload)
         spec = StressorSpec(
@@ -206,6 +207,7 @@ def stressors(
             options=options,
             lease=lease,
             simulation=str(folder) if simulated else None,
+            yields_at_once=yields_at_once,
         )
         children.append(Child(spec, registry, locks, spawned=spawned))
         return children[-1]

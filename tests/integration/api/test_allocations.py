@@ -30,7 +30,7 @@ from tests.harness.api_harness import (
     send,
 )
 from tests.harness.sentinel_process import eventually, start_of
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 GIB = 2**30
 #: More than the stressor leaves free on a GPU, and less than all of its memory.
@@ -103,7 +103,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
         supervisor.stops_reading = "read" in so
         if "ended" in so:  # the readings are not renewed
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
-    late = allocate(api, wait_s=0.3)
+    late = allocate(api, wait_s=0.3 * MACHINE_SLOWNESS)
     check_problem(late, 504, "timeout", why)
     api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.allocations

@@ -21,7 +21,7 @@ Start = Callable[..., Child]
 
 def held(start: Start, workload: str = "hold", *, at_once: bool = True) -> Child:
     """Start a stressor that has its memory and a limit just above it."""
-    child = start(workload)
+    child = start(workload, yields_at_once=at_once)  # until the limit has arrived
     child.wait_for(Ready)
     child.send(MemoryLimit(used=child.used() + MIB, at_once=at_once))
     eventually(lambda: child.watched_at() > 0)
