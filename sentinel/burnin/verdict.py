@@ -286,9 +286,9 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
 def verdict_summary(report: Mapping[str, Any]) -> str:
     """Build the summary of a report; the more GPUs there are, the less it says about each.
 
-    It always has the verdict of the node, the number of GPUs with each verdict and, as far as they
-    fit, what the verdict means, with its first reason, which may be of the node itself, and the GPUs
-    that did not pass, FAIL first. `gpus_left_out` counts those that did not fit.
+    It always has the verdict of the node and the number of GPUs with each verdict. As far as they
+    fit, it has the meaning of the verdict with its first reason, which may be of the node itself,
+    and the GPUs that did not pass, FAIL first. `gpus_left_out` counts those that did not fit.
 
     Args:
         report: The report, as `report.json` has it.

@@ -30,6 +30,7 @@ from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
 from sentinel.host.last_verdicts import (
+    AHEAD_S,
     RUNS,
     LastVerdict,
     Work,
@@ -47,8 +48,6 @@ from sentinel.units import format_duration
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
 ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
-#: A clock may have been ahead by so much, in seconds, when a run ended.
-_AHEAD_S = 3600.0
 REQUIRED = {"pass": frozenset({Verdict.PASS}), "warn": ACCEPTED}
 
 
@@ -84,7 +83,7 @@ class Requirement:
         if burnin.ended is None:
             return "when it ended is not known"
         age = time.time() - burnin.ended.timestamp()
-        if age < -_AHEAD_S:
+        if age < -AHEAD_S:
             return f"it ended in the future: {burnin.ended:%Y-%m-%d}"
         is_old = age > self.max_age_s
         return f"it ended {format_duration(round(age))} ago" if is_old else None
@@ -146,8 +145,8 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             only if no daemon reports it. Or a missing report cannot be written.
     """
     with file_errors(f"{state} cannot be read"):
-        _write_missing_reports(state)
-        verdicts = last_verdicts(report_paths(state), least)
+        unjudged = _write_missing_reports(state)
+        verdicts = last_verdicts([*report_paths(state), *unjudged], least)
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
     otherwise = False if present else None
     try:
@@ -200,15 +199,19 @@ def _card(uuid: str, known: Gpu | LastVerdict, *, name: str, present: bool | Non
     )
 
 
-def _write_missing_reports(state: Path) -> None:
+def _write_missing_reports(state: Path) -> list[Path]:
     """Judge each burn-in of this user that has begun, and whose record was cut off.
 
     Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
+
+    Returns:
+        The paths of the reports of runs that cannot be judged.
 
     Raises:
         ConfigError: A report cannot be written.
         OSError: The folder cannot be read.
     """
+    unjudged = []
     for header in (state / RUNS).glob("*/run.json"):
         run = RunFolder(path=header.parent)
         own = not run.report.exists() and header.stat().st_uid == os.getuid()
@@ -220,10 +223,12 @@ def _write_missing_reports(state: Path) -> None:
             except ConfigError as error:
                 what = f"{run.path} was cut off, and cannot be judged: {error}"
                 click.echo(f"sentinel: warning: {what}", err=True)
+                unjudged.append(run.report)
                 continue
             write_reports(run, judged)
             ended = run.events.stat().st_mtime
             os.utime(run.report, (ended, ended))  # the order of the runs is that of their ends
+    return unjudged
 
 
 def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:

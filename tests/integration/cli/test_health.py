@@ -92,7 +92,8 @@ def test_a_run_that_is_recorded_or_damaged_has_no_verdict_yet(runs: Path) -> Non
     with RunFolder(path=runs / "other").locked():
         assert npd()[0] == 0
     (runs / "other" / "events.jsonl").write_text("{\n")
-    done = CliRunner().invoke(command, ["--simulated"], standalone_mode=False)
+    done = CliRunner().invoke(command, ["--simulated", "--npd"], standalone_mode=False)
+    assert done.return_value == 2, "it may have failed"
     assert f"{runs / 'other'} was cut off, and cannot be judged" in done.stderr
     assert not (runs / "other" / "report.json").exists()
 
