@@ -286,8 +286,9 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
 def verdict_summary(report: Mapping[str, Any]) -> str:
     """Build the summary of a report; the more GPUs there are, the less it says about each.
 
-    It always has the verdict of the node, the number of GPUs with each verdict and, as far as they
-    fit, the GPUs that did not pass, FAIL first. `gpus_left_out` counts those that did not fit.
+    It always has the verdict of the node and the number of GPUs with each verdict. As far as they
+    fit, it has the meaning of the verdict with its first reason, which may be of the node itself,
+    and the GPUs that did not pass, FAIL first. `gpus_left_out` counts those that did not fit.
 
     Args:
         report: The report, as `report.json` has it.
@@ -318,6 +319,7 @@ def _text(report: Mapping[str, Any], gpus: list[Mapping[str, Any]], characters: 
             "plan": run["plan"]["name"],
             "ended": run["ended"],
             "verdict": report["verdict"],
+            **({"meaning": _cut(report["meaning"], characters)} if characters else {}),
             **{name: report[name] for name in _OF_OTHER_LIMITS if report.get(name)},
             "summary": {name: count for name, count in report["summary"].items() if count},
             "gpus": [_gpu(gpu, characters) for gpu in gpus],
@@ -332,7 +334,10 @@ def _gpu(gpu: Mapping[str, Any], characters: int) -> dict[str, Any]:
     found = {name: gpu[name] for name in ("index", "uuid", "serial", "verdict")}
     reasons = gpu["reasons"]
     if reasons and characters:
-        first = str(reasons[0])
-        cut = first if len(first) <= characters else f"{first[: characters - 3]}..."
-        found |= {"reason": cut, "reasons": len(reasons)}
+        found |= {"reason": _cut(str(reasons[0]), characters), "reasons": len(reasons)}
     return found
+
+
+def _cut(text: str, characters: int) -> str:
+    """Cut a text to a number of characters."""
+    return text if len(text) <= characters else f"{text[: characters - 3]}..."

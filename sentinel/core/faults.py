@@ -169,7 +169,7 @@ def _shown(gpu_state: GpuState, telemetry: Telemetry) -> Iterator[GpuFault]:
     if telemetry.recovery_action not in {None, "none"}:
         action = (telemetry.recovery_action or "").replace("_", " ")
         text = f"the driver demands a recovery: {action}"
-        yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=f"do that: {action}")
+        yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy="do what it demands")
     elif telemetry.remap_pending:
         text = "a faulty row of its memory is in use until a reset"
         yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=_REMEDIES["RESTART_APP"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from os import getuid
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from sentinel.units import format_duration
 RUNS = "runs"
 #: The newest runs that are looked at; of older ones, only those that matter to a fault.
 MAX_RUNS = 100
-#: A larger report is left out, in bytes.
+#: A larger report cannot be read, in bytes.
 _MAX_REPORT_BYTES = 64 * 2**20
+#: A clock may have been ahead by so much, in seconds, when a run began or ended.
+AHEAD_S = 3600.0
 #: Verdicts as reports have them.
 _FAILED = "FAIL"
 #: What a report with a FAIL contains, as it is written.
@@ -125,9 +128,16 @@ def _own_text(path: Path) -> bytes | None:
     """Read a report of this user: another user's could make a card look slow, or good.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, and is this user's.
     """
-    return read_regular(path, _MAX_REPORT_BYTES) if path.stat().st_uid == getuid() else None
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        # Whose it was is known by the entry of its run, which may be a link to nothing.
+        if path.parent.lstat().st_uid == os.getuid():
+            raise
+        return None
+    return read_regular(path, _MAX_REPORT_BYTES) if owner == os.getuid() else None
 
 
 def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str, LastVerdict]:
@@ -135,7 +145,7 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
 
     A FAIL stands until later runs have judged each check that failed as PASS or WARN, by the same
     limits, with at least the work that the plan of the failed run asked for and that the check
-    needs.
+    needs. A report that cannot be read may be one: runs before it prove nothing.
 
     Args:
         paths: The reports.
@@ -145,8 +155,9 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
     standing: dict[str, _Run] = {}
     #: The run of each GPU that began last.
     newest: dict[str, _Run] = {}
-    for report in _in_order(paths, standing):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+    unread: list[_Unread] = []
+    for path, report in _in_order(paths, standing, unread):
+        try:
             short = least is not None and lacking(_asked(report), least) is not None
             for uuid, run in _runs(report).items():
                 later = newest.get(uuid, run)
@@ -165,19 +176,56 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
                     found[uuid] = after.last
                 elif before is not None:
                     del found[uuid]  # taken back by a run that is left out
-    return found
+        except (AttributeError, KeyError, TypeError, ValueError):
+            unread.append(_Unread.of(path))
+    return {uuid: _doubted(last, newest.get(uuid), unread) for uuid, last in found.items()}
 
 
-def _in_order(paths: Iterable[Path], standing: Mapping[str, _Run]) -> Iterator[Mapping[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class _Unread:
+    """A run whose report cannot be read."""
+
+    path: Path
+    #: When its entry was last changed, in seconds since the epoch.
+    at: float
+
+    @classmethod
+    def of(cls, report: Path) -> _Unread:
+        changed = _modified(report)
+        return cls(path=report.parent, at=changed or report.parent.lstat().st_mtime)
+
+
+def _doubted(last: LastVerdict, run: _Run | None, unread: Iterable[_Unread]) -> LastVerdict:
+    """Let a verdict prove nothing if a run that may be later cannot be read."""
+    began = 0.0 if run is None or run.started is None else run.started.timestamp()
+    why = next(
+        (
+            f"the report of {one.path} cannot be read, and may be a FAIL: put it back, or run again"
+            for one in unread
+            if one.at >= began
+        ),
+        None,
+    )
+    return replace(last, no_proof=last.no_proof or why)
+
+
+def _in_order(
+    paths: Iterable[Path], standing: Mapping[str, _Run], unread: list[_Unread]
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Read reports, oldest first; of the older ones, only those with a FAIL or while one stands."""
     ordered = list(sorted_reports(paths))
     for number, path in enumerate(ordered, start=1):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        try:
             text = _own_text(path)
             # Parsing takes most of the time.
             is_old = number <= len(ordered) - MAX_RUNS and not standing
-            if text is not None and not (is_old and _HAS_FAILED not in text):
-                yield json.loads(text)
+            if text is None or (is_old and _HAS_FAILED not in text):
+                continue
+            report = json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            unread.append(_Unread.of(path))
+        else:
+            yield path, report
 
 
 def _is_before(first: _Run, second: _Run) -> bool:
@@ -290,8 +338,10 @@ def _needs(check: str, phases: Iterable[Mapping[str, Any]]) -> Work:
 
 
 def report_paths(state: Path) -> list[Path]:
-    """List the reports in a state folder."""
-    return list((state / RUNS).glob("*/report.json"))
+    """List the reports in a state folder, also of runs elsewhere that are not there any more."""
+    exists = os.path.exists  # Path.exists raises for a closed folder of another user
+    reports = {entry / "report.json": entry for entry in (state / RUNS).glob("*")}
+    return [path for path, entry in reports.items() if exists(path) or not exists(entry)]
 
 
 def _asked(report: Mapping[str, Any]) -> dict[str, Amount]:
@@ -357,6 +407,9 @@ def _run(
 
 def _why_no_proof(run: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None:
     """Explain why a run proves nothing about a GPU, or return None."""
+    began = datetime.fromisoformat(run["started"]).timestamp() if "started" in run else 0.0
+    if began > time.time() + AHEAD_S:
+        return "it began in the future: compare the clocks"
     if (too_short := gpu.get("too_short")) is not None:
         return str(too_short)
     if gpu["verdict"] in _PROVES_NOTHING:

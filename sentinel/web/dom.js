@@ -31,12 +31,17 @@ export function draw(tag, attributes = {}, ...children) {
 
 /** Create a drawing of the sprite, hidden from screen readers: the text beside it has its meaning. */
 export function shape(name) {
-  return draw("svg", { class: "shape", "aria-hidden": "true" }, draw("use", { href: `#i-${name}` }));
+  return draw("svg", { class: "shape", "aria-hidden": "true" }, draw("use", { href: drawingOf(name) }));
+}
+
+/** Address a drawing; the states of known faults share one. */
+function drawingOf(name) {
+  return document.getElementById(`i-${name}`) ? `#i-${name}` : "#i-failed";
 }
 
 /** Change a drawing. */
 export function reshape(drawing, name) {
-  const wanted = `#i-${name}`;
+  const wanted = drawingOf(name);
   const use = drawing.firstElementChild;
   if (use.getAttribute("href") !== wanted) use.setAttribute("href", wanted);
 }

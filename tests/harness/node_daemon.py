@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import sentinel
 from sentinel.client.client import Client
@@ -86,10 +87,11 @@ class NodeDaemon:
             file.write_text(information(gpu.pci_bus_id, minor))
 
     def write_verdict(self, index: int, verdict: str) -> None:
-        """Write the report of a burn-in of one GPU; a daemon reads it at its start."""
+        """Write a report of one GPU that ends now; a daemon reads it at its start."""
         self._number += 1
         state = state_folder(self.environment, os.getuid(), self.folder)
-        write_report(state, {self.uuid(index): verdict}, name=f"run-{self._number}")
+        name, now = f"run-{self._number}", datetime.now(UTC)
+        write_report(state, {self.uuid(index): verdict}, name=name, ended=now)
 
 
 def install_scripts(cluster: SlurmCluster, **variables: str) -> None:

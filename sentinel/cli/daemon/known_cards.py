@@ -30,6 +30,7 @@ from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
 from sentinel.host.last_verdicts import (
+    AHEAD_S,
     RUNS,
     LastVerdict,
     Work,
@@ -47,8 +48,6 @@ from sentinel.units import format_duration
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
 ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
-#: A clock may have been ahead by so much, in seconds, when a run ended.
-_AHEAD_S = 3600.0
 REQUIRED = {"pass": frozenset({Verdict.PASS}), "warn": ACCEPTED}
 
 
@@ -84,7 +83,7 @@ class Requirement:
         if burnin.ended is None:
             return "when it ended is not known"
         age = time.time() - burnin.ended.timestamp()
-        if age < -_AHEAD_S:
+        if age < -AHEAD_S:
             return f"it ended in the future: {burnin.ended:%Y-%m-%d}"
         is_old = age > self.max_age_s
         return f"it ended {format_duration(round(age))} ago" if is_old else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -228,13 +229,14 @@ def detail_lines(gpu: GpuStatus, samples: SampleHistory, width: int) -> list[str
     Args:
         gpu: The GPU.
         samples: Its last samples.
-        width: The columns that there are; longer lines are cut, except the graphs, which are
-            as long as there is room.
+        width: The columns that there are. What is wrong is wrapped, the graphs are as long as there
+            is room, and other lines are cut.
     """
     lines = [
         f"GPU {gpu.index}  {gpu.name}  {gpu_state(gpu)}",
         f"{gpu.uuid}  {gpu.pci_bus_id}",
         f"{gpu_table.why(gpu)}{f'; {gpu.note}' if gpu.note else ''}",
+        *(line for text in gpu_table.findings(gpu) for line in wrap(text, width)),
         *([f"health: {gpu_table.health(gpu)}"] if gpu.health is not None else []),
         *_graphs(gpu, samples, width),
         *_sensors(gpu),
@@ -310,7 +312,7 @@ def _sensors(gpu: GpuStatus) -> Iterator[str]:
 
 
 def _work(gpu: GpuStatus) -> Iterator[str]:
-    """Yield what a stressor does and has proved, and what is wrong."""
+    """Yield what a stressor does and has proved."""
     proved = gpu.verified.seconds if gpu.verified is not None and gpu.verified.checks else None
     facts = _known(
         ("{}", gpu_table.rate(gpu) or None),
@@ -319,7 +321,6 @@ def _work(gpu: GpuStatus) -> Iterator[str]:
     )
     if facts:
         yield f"{'work':<{_LABEL}}{facts}"
-    yield from (f"{'WRONG':<{_LABEL}}{text}" for text in gpu_table.findings(gpu))
 
 
 def _handover(one: Handover) -> str:

@@ -91,6 +91,11 @@ def test_a_run_that_is_recorded_has_no_verdict_yet(runs: Path) -> None:
     report_of(RUNS["FAIL"], runs / "other")
     with RunFolder(path=runs / "other").locked():
         assert npd()[0] == 0
+    (runs / "other" / "events.jsonl").write_text("{\n")
+    done = CliRunner().invoke(command, ["--simulated", "--npd"], standalone_mode=False)
+    assert done.return_value == 2, "it may have failed"
+    assert f"{runs / 'other'} was cut off, and cannot be judged" in done.stderr
+    assert not (runs / "other" / "report.json").exists()
 
 
 @pytest.mark.parametrize("gone", ["run.json", "counters.json", "events.jsonl", "samples.jsonl"])

@@ -221,6 +221,14 @@ def test_it_has_the_verdict_of_the_node_and_of_each_gpu(verdict: str, tmp_path: 
         assert gpu.get("reason", "") == "".join(whole["reasons"][:1])[:200]
 
 
+def test_a_fault_of_the_node_alone_is_in_its_summary(tmp_path: Path) -> None:
+    report = report_of(ExampleRun(settings={"expect-gpus": "3"}), tmp_path / "run")
+    found = json.loads(verdict_summary(report))
+    assert (found["verdict"], found["summary"]) == ("FAIL", {"PASS": 2})
+    assert found["meaning"] == report["meaning"][:197] + "..."
+    assert "2 of 3 are there" in found["meaning"]
+
+
 def _with_gpus(report: dict[str, Any], verdicts: list[str], reason: str) -> dict[str, Any]:
     template = report["gpus"][0]
     gpus = [

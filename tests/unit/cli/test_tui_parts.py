@@ -26,6 +26,7 @@ from sentinel.cli.tui.content import (
 from sentinel.cli.tui.feed import HostUsage, ProcessMeter, SampleHistory
 from sentinel.client import GpuStatus, Handover, Process
 from sentinel.protocol.api_types import GpuTelemetry
+from sentinel.protocol.views import FaultKind, GpuFault
 
 
 def gpu(**fields: Any) -> GpuStatus:
@@ -149,6 +150,15 @@ def test_details_have_sensors_against_their_limits_and_fit(width: int) -> None:
         assert "a row waits for a reset" in text
         assert "memory free after 196ms" in text
         assert max(line.count("█") for line in lines) > 60
+
+
+@pytest.mark.parametrize("width", [30, 58, 78, 100])
+def test_a_known_fault_is_in_the_first_details_with_its_whole_remedy(width: int) -> None:
+    remedy = "reboot the node; if it comes back, have the GPU replaced"
+    fault = GpuFault(kind=FaultKind.XID, text="XID 79: GPU has fallen off the bus", remedy=remedy)
+    lines = detail_lines(gpu(faults=(fault,)), SampleHistory(), width)
+    assert f"{fault.text}: {remedy}" in " ".join(lines[:8])
+    assert all(cell_width(line) <= width for line in lines)
 
 
 def job(pid: int, **fields: Any) -> GpuJob:

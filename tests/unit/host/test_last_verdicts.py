@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from os import utime
@@ -300,6 +300,58 @@ def test_a_fail_of_an_earlier_version_needs_a_run_that_proves_something(reports:
     assert reports.verdict == "FAIL", "what is missing is no reason to forget it"
     reports.add("PASS", (GEMM,))
     assert reports.verdict == "PASS"
+
+
+def _dangling(reports: Reports, run: Path) -> None:
+    elsewhere = run.rename(reports.state / "elsewhere")
+    run.symlink_to(elsewhere)
+    elsewhere.rename(reports.state / "moved")
+
+
+def _damaged(text: str) -> Callable[[Reports, Path], None]:
+    def damage(_: Reports, run: Path) -> None:
+        (run / "report.json").write_text(text)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_dangling, *map(_damaged, ["", '{"run": {"id"', "[]", "{}", '{"run": {}, "gpus": []}'])],
+    ids=["away", "empty", "truncated", "list", "object", "incomplete"],
+)
+def test_a_run_that_cannot_be_read_may_have_failed(
+    reports: Reports, damage: Callable[[Reports, Path], None]
+) -> None:
+    reports.add("PASS")
+    reports.add("FAIL", checks=XID)
+    damage(reports, reports.state / "runs" / "run-2")
+    last = reports.last()
+    assert last is not None
+    assert (last.verdict, last.run) == ("PASS", "run-1")
+    assert "runs/run-2 cannot be read, and may be a FAIL" in str(last.no_proof)
+    reports.add("PASS", age=10**5)  # began after it
+    last = reports.last()
+    assert last is not None
+    assert "it began in the future" in str(last.no_proof)
+
+
+def test_a_later_run_proves_what_one_that_cannot_be_read_did_not(reports: Reports) -> None:
+    reports.add("FAIL", checks=XID)
+    path = reports.state / "runs" / "run-1" / "report.json"
+    path.write_text("")
+    utime(path, (STARTED.timestamp(),) * 2)
+    reports.add("PASS")
+    last = reports.last()
+    assert last is not None
+    assert (last.verdict, last.no_proof) == ("PASS", None)
+
+
+def test_a_run_of_a_clock_that_was_ahead_takes_nothing_back(reports: Reports) -> None:
+    reports.add("FAIL", checks=XID)
+    hours = (datetime.now(UTC) - STARTED) // timedelta(hours=1) + 48
+    reports.add("PASS", age=hours)
+    assert reports.verdict == "FAIL"
 
 
 def test_a_level_leaves_out_runs_with_less_work_but_no_fail(reports: Reports) -> None:
