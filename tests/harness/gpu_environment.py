@@ -135,7 +135,7 @@ class GpuHost(ABC):
         """Read the usable memory of an empty GPU, in bytes."""
 
     @abstractmethod
-    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int = 1) -> list[str]:
         """Build the command of a job that needs a share and stays for ``stay`` seconds."""
 
     def gpus(self, at_most: int) -> range:
@@ -275,7 +275,7 @@ class SimulatedHost(GpuHost):
         finally:
             membership.close()
 
-    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int = 1) -> list[str]:
         job = ["demo", "job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]
         job += ["--for", f"{stay}s"]
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
@@ -353,7 +353,7 @@ class RealHost(GpuHost):
     def total(self, gpu: int = 0) -> int:
         return int(self._totals[gpu])
 
-    def command(self, gpu: int, share: float, stay: float, crowd: int) -> list[str]:
+    def command(self, gpu: int, share: float, stay: float, crowd: int = 1) -> list[str]:
         # A bare CUDA program allocates sooner after its start than any other.
         job = ["bare", "--ask", str(int(share * self.total(gpu))), "--stay", str(stay)]
         visible = ["env", f"CUDA_VISIBLE_DEVICES={self.uuid(gpu)}"]
