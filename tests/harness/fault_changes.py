@@ -313,6 +313,14 @@ def slow_links(node: RecordedNode, _: Moment) -> None:
             row["rate"] *= 0.5
 
 
+def dead_links_but_one(node: RecordedNode, _: Moment) -> None:
+    """Let the links of all GPUs but the last to others have no rate."""
+    for row in node.samples:
+        own = row["event"] == "link" and row["part"] == LinkPart.PEER
+        if own and row["gpu"] != uuid(node.gpus - 1):
+            row["rate"] = 0.0
+
+
 def slow_moment(node: RecordedNode, _: Moment) -> None:
     """Let the rate fall for six seconds."""
     for row in node.rows(BAD, "work", STEADY)[60:66]:

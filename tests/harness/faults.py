@@ -37,6 +37,7 @@ from tests.harness.fault_changes import (
     checksums,
     corrected,
     cycle,
+    dead_links_but_one,
     ended_twice,
     events,
     expected,
@@ -378,7 +379,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("power-unread", "its power is not known", telemetry(power_w=None), INCOMPLETE,
                "load.power", source=_FIELD)
     yield kind("power-zero", "its power reads 0 in most readings", both(*(some(1, power_w=0.0),)),
-               INCOMPLETE, "load.power", source=_FIELD)
+               INCOMPLETE, "load.power", source=_FIELD, sizes=(2, 4))
     yield kind("width-zero", "the width of its link reads 0", telemetry(pcie_width=0), INCOMPLETE,
                "pcie.width", source=_FIELD)
     yield kind("width-unread", "the width of its link is read in a part of the time only",
@@ -648,6 +649,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("peer-zero", "no byte a second over the links to its peers",
                links(LinkPart.PEER, 0.0), FAIL, "links.peer", source="IBM Autopilot: 80 %",
                sizes=(2, 8))
+    yield kind("peer-zero-most", "no byte a second to its peers, on all GPUs but one",
+               dead_links_but_one, FAIL, "links.peer", source="IBM Autopilot: 80 %", sizes=(4, 8))
     yield kind("dead-links", "no NVLink of any GPU is active",
                both(*(nvlinks(number, both=True, before=True, active=False)
                       for number in range(18))), FAIL, "nvlink.inactive",

@@ -272,7 +272,8 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     # The slowest link with the slowest ones of the others, and so on: where some GPUs have a
     # shorter way to each other, each has so.
     medians = [statistics.median(rates) for rates in zip(*profiles, strict=True)]
-    shares = [rate / most for rate, most in zip(sorted(own.values()), medians, strict=True)]
+    pairs = zip(sorted(own.values()), medians, strict=True)
+    shares = [rate / most if most else 1.0 for rate, most in pairs]
     text += f"; compared with the links of {len(profiles)} GPUs"
     found = _whole(evidence, min(shares), limits, text)
     # All may be slow; links of several lengths have no reference.

@@ -195,7 +195,7 @@ def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgemen
     before = [one.temperature_c for one in counters if one.temperature_c is not None]
     powers = peers_of(phase.median("power_w") for phase in phases)
     power = steady[-1].median("power_w")
-    if power is None or powers is None or not before or power >= powers.median:
+    if not power or powers is None or not before or power >= powers.median:
         return judge_temperature(own, peers, limits)
     air = min(*before, own, peers.median)
     less = (peers.median - air) * (1 - power / powers.median)

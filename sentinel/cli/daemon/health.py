@@ -256,7 +256,7 @@ def _print_npd(
         print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in{note}"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
-    why = None if shown[0].burnin is None else shown[0].burnin.no_proof
+    why = None if faulty or shown[0].burnin is None else shown[0].burnin.no_proof
     print(npd_line(": ".join(filter(None, (f"{_standing(shown[0])}{more}", why)))))
     return 1 if faulty else NPD_UNKNOWN
 
