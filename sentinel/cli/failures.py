@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import click
@@ -97,7 +97,7 @@ def report_usage(
     what, allowed = _explain(error)
     meant = error.remedy if isinstance(error, UnknownCommandError) else ""
     if context is not None and error.format_message().startswith(_EXTRA):
-        what, meant = _extra_words(what, context.command, list(arguments))
+        what, meant = _extra_words(what, context, list(arguments))
     if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_formats import nagios_unknown  # slow to import
@@ -211,35 +211,46 @@ def _extra(message: str) -> list[str]:
     return message.partition("(")[2].rstrip(")").split() if message.startswith(_EXTRA) else []
 
 
-def _extra_words(message: str, command: click.Command, arguments: list[str]) -> tuple[str, str]:
-    """Return the message for words after an option that takes one, and what was meant.
+def _extra_words(message: str, context: click.Context, arguments: list[str]) -> tuple[str, str]:
+    """Return the message for words that a command does not take, and what was meant.
 
     Args:
         message: The message so far.
-        command: The command.
+        context: That of the command.
         arguments: The command line.
     """
-    words = _extra(message)
+    words, command = _extra(message), context.command
     ends = range(len(words), len(arguments) + 1)
     at = next((end - len(words) for end in ends if arguments[end - len(words) : end] == words), 0)
     before = [part for text in arguments[:at] for part in text.split("=", 1)][-2:]
-    if not words or len(before) != 2:  # noqa: PLR2004 - an option and its value
-        return message, ""
-    flag, value = before
     by_flag = {
         name: param
         for param in command.params
         if isinstance(param, click.Option)
         for name in param.opts
     }
+    flag, value = before if len(before) == 2 else ("", "")  # noqa: PLR2004 - option and value
     option = by_flag.get(flag)
     if option is None or option.is_flag:
-        return message, ""
+        return _numbers_alone(words, by_flag, context.command_path) or (message, "")
     if value in by_flag:  # it was taken for the value
         return _wrong_value(flag, click.Context(command)), ""
     if not option.multiple:
         return message, ""
     return f"{flag} takes one list", f"{flag} {','.join([value, *words])}"
+
+
+def _numbers_alone(words: list[str], flags: Container[str], path: str) -> tuple[str, str] | None:
+    """Return the message and what was meant if all words are numbers of GPUs; else None."""
+    if not words or not all(word.replace(",", "").replace("-", "").isdecimal() for word in words):
+        return None
+    if path == "sentinel stop":
+        return f"`{path}` ends the daemon", f"sentinel pause {','.join(words)}"
+    if "--gpus" in flags:
+        return "GPUs follow --gpus", f"{path} --gpus {','.join(words)}"
+    if "--count" in flags:
+        return "the number of GPUs follows --count", f"{path} --count {words[0]}"
+    return None
 
 
 def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:

@@ -86,7 +86,7 @@ def _try(command: Command, state: State, seen: Observation) -> tuple[Accepted, R
             text, refusal = str(error), error.refusal
         except ConfigError as error:
             text, refusal = str(error), Refusal.INVALID
-    if command.by.via == "sentinel":
+    if command.by.via == "sentinel" or isinstance(command, Extend):
         return Accepted(Step(state), text), refusal
     fields = {"command": _words(command), "reason": text, "by": caller_fields(command.by)}
     event = Event(name="command.rejected", at=seen.now, fields=fields)

@@ -304,6 +304,15 @@ def test_an_id_belongs_to_one_request_of_one_user(changes: dict[str, Any]) -> No
         assert refused.text == f"the id {wait!r} is in use"
 
 
+def test_a_lease_that_is_renewed_too_late_is_no_rejected_command_of_its_client() -> None:
+    """A request gives up after 30 s, at which its lease is renewed, too."""
+    node = busy_node()
+    node.reserve("a", count=1)
+    node.leave("a", gives_up=True)
+    assert node.extend("a").refused is Refusal.NOT_FOUND
+    assert node.events == ()
+
+
 def test_a_bound_reservation_belongs_to_one_process() -> None:
     node = Node()
     assert node.reserve("a", count=1, bound=True).gpus
