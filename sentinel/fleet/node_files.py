@@ -27,7 +27,7 @@ from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.acceptance import CLOCK_TOLERANCE
 from sentinel.fleet.node_names import fold_names
-from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
+from sentinel.fleet.node_result import NodeFile, NodeResult, node_result, short
 from sentinel.fleet.progress import read_progress, read_reasons
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
 from sentinel.host.regular_file import read_regular
@@ -192,7 +192,7 @@ def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
 
 def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
     """Explain why a report is not of this node in this run; empty if it is."""
-    plan, host = result.run.plan, _short(result.node.hostname)
+    plan, host = result.run.plan, short(result.node.hostname)
     if plan.hash != run.plan_hash:
         return (
             f"its report is of another plan: {plan.name} ({plan.hash}), and not {run.plan}"
@@ -203,15 +203,10 @@ def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
         return f"its report is of an earlier run: it began {began}, and this run {submitted}"
     if result.run.simulated and run.simulate is None:
         return "its report is of simulated GPUs, and the run is not"
-    other = {_short(node): node for node in run.nodes}.get(host)
-    if other is not None and other != name and _short(name) != host:
+    other = {short(node): node for node in run.nodes}.get(host)
+    if other is not None and other != name and short(name) != host:
         return f"its report is that of {other}"
     return ""
-
-
-def _short(hostname: str) -> str:
-    """Cut a host name at its first dot: some hosts report their domain, and some do not."""
-    return hostname.partition(".")[0].lower()
 
 
 def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
@@ -234,7 +229,7 @@ def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
             yield node
             continue
         failed = node.result.verdict is Verdict.FAIL
-        if _names_itself(node) and (failed or not any(map(_names_itself, others.values()))):
+        if node.names_itself and (failed or not any(o.names_itself for o in others.values())):
             yield node
             continue
         copies = [
@@ -248,11 +243,6 @@ def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
         yield replace(node, result=None, missing=why)
 
 
-def _names_itself(node: NodeFile) -> bool:
-    """Check whether the host in a report has the name of its node."""
-    return node.result is not None and _short(node.name) == _short(node.result.node.hostname)
-
-
 def _origins(result: NodeResult | None) -> set[tuple[object, ...]]:
     """Identify the run and the host of a report: equal ones are of one run or one host.
 
@@ -264,7 +254,7 @@ def _origins(result: NodeResult | None) -> set[tuple[object, ...]]:
         return set()
     found: set[tuple[object, ...]] = {("record", result.run.record)}
     if result.run.simulated:
-        return {*found, ("host", _short(result.node.hostname), result.node.machine_id)}
+        return {*found, ("host", short(result.node.hostname), result.node.machine_id)}
     return {*found, *(("GPU", gpu.uuid) for gpu in result.gpus)}
 
 

@@ -230,6 +230,8 @@ class NodeResult:
     gpus: tuple[GpuResult, ...]
     #: The limits of checks that a file replaced.
     thresholds_overridden: Mapping[str, Any]
+    #: The number of GPUs by verdict.
+    summary: Mapping[str, int]
     #: Whether the number of its GPUs was judged.
     is_counted: bool = False
     #: The file of other thresholds than those of its run; None if it was judged by its own.
@@ -253,6 +255,16 @@ class NodeFile:
     #: Whether it is not among the nodes that were expected.
     unlisted: bool = False
 
+    @property
+    def names_itself(self) -> bool:
+        """Whether the host in its report has the name of the node."""
+        return self.result is not None and short(self.name) == short(self.result.node.hostname)
+
+
+def short(hostname: str) -> str:
+    """Cut a host name at its first dot: some hosts report their domain, and some do not."""
+    return hostname.partition(".")[0].lower()
+
 
 def node_result(report: Any) -> NodeResult:
     """Build the result of a node from its report.
@@ -269,6 +281,11 @@ def node_result(report: Any) -> NodeResult:
     if version.partition(".")[0] != MAJOR_VERSION:
         raise DecodeError(f"version {MAJOR_VERSION} of the schema, not {version}", "schema_version")
     found = from_json(NodeResult, report)
+    uuids = [gpu.uuid for gpu in found.gpus if gpu.uuid]
+    if len(set(uuids)) < len(uuids):
+        raise DecodeError("every GPU once", "gpus")
+    if sum(found.summary.values()) != len(found.gpus):
+        raise DecodeError(f"as many GPUs as in its list, {len(found.gpus)}", "summary")
     gpus = sorted(found.gpus, key=lambda gpu: gpu.index)
     counts = {check.status for check in found.checks if check.id == "node.gpus"}
     judged = {gpu.uuid: judged_checks(gpu.checks) for gpu in gpus}

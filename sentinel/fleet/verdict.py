@@ -343,6 +343,12 @@ def _notices(files: FleetFiles, expectation: Expectation) -> Iterable[str]:
     if simulated := [name for name, result in found if result.run.simulated]:
         which = "These GPUs" if len(simulated) == len(found) else f"GPUs of {fold_names(simulated)}"
         yield f"{which} are simulated: the report says nothing about hardware."
+    renamed = [node for node in files.nodes if node.result is not None and not node.names_itself]
+    if renamed and files.run is None:
+        shown = [f"{node.name}: {node.result.node.hostname}" for node in renamed if node.result]
+        more = ", ..." if len(shown) > _MAX_NAMES else ""
+        hosts = ", ".join(shown[:_MAX_NAMES])
+        yield f"Reports of hosts that have other names than their files: {hosts}{more}"
     if files.unexpected:
         names = ", ".join(f"{name}.json" for name in files.unexpected[:_MAX_NAMES])
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""

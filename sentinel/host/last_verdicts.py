@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
@@ -21,6 +22,7 @@ RUNS = "runs"
 MAX_RUNS = 100
 #: A larger report cannot be read, in bytes.
 _MAX_REPORT_BYTES = 64 * 2**20
+_MAX_MANIFEST_BYTES = 2**20
 #: A clock may have been ahead by so much, in seconds, when a run began or ended.
 AHEAD_S = 3600.0
 #: Verdicts as reports have them.
@@ -140,6 +142,21 @@ def _own_text(path: Path) -> bytes | None:
     return read_regular(path, _MAX_REPORT_BYTES) if owner == os.getuid() else None
 
 
+def _check_manifest(report: Path, text: bytes) -> None:
+    """Check a report against the manifest of its run, if there is one.
+
+    Raises:
+        ValueError: The report was changed.
+        OSError, RecursionError, LookupError, TypeError, AttributeError: The manifest is unusable.
+    """
+    try:
+        manifest = read_regular(report.with_name("manifest.json"), _MAX_MANIFEST_BYTES)
+    except FileNotFoundError:
+        return
+    if json.loads(manifest)["files"][report.name] != hashlib.sha256(text).hexdigest():
+        raise ValueError("the report was changed")
+
+
 def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str, LastVerdict]:
     """Collect the last verdict of each GPU from reports, by its UUID.
 
@@ -183,24 +200,25 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class _Unread:
-    """A run whose report cannot be read."""
+    """A run whose report cannot be read, or is not the one that was written."""
 
     path: Path
-    #: When its entry was last changed, in seconds since the epoch.
+    #: When the report or its folder was last changed, in seconds since the epoch.
     at: float
 
     @classmethod
     def of(cls, report: Path) -> _Unread:
-        changed = _modified(report)
-        return cls(path=report.parent, at=changed or report.parent.lstat().st_mtime)
+        at = max(_modified(report), report.parent.lstat().st_mtime)
+        return cls(path=report.parent, at=at)
 
 
 def _doubted(last: LastVerdict, run: _Run | None, unread: Iterable[_Unread]) -> LastVerdict:
-    """Let a verdict prove nothing if a run that may be later cannot be read."""
+    """Let a verdict prove nothing if what a run that may be later has found is not known."""
     began = 0.0 if run is None or run.started is None else run.started.timestamp()
     why = next(
         (
-            f"the report of {one.path} cannot be read, and may be a FAIL: put it back, or run again"
+            f"the report of {one.path} cannot be read or was changed, and may be a FAIL:"
+            " put it back, or run again"
             for one in unread
             if one.at >= began
         ),
@@ -221,8 +239,9 @@ def _in_order(
             is_old = number <= len(ordered) - MAX_RUNS and not standing
             if text is None or (is_old and _HAS_FAILED not in text):
                 continue
+            _check_manifest(path, text)
             report = json.loads(text)
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
             unread.append(_Unread.of(path))
         else:
             yield path, report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -124,6 +125,7 @@ class ExampleFleet:
             gpu["verdict"] = report["verdict"] = verdict
             left = "phase copy not complete: 0 s of 15 s: SIGTERM"
             gpu["incomplete"] = [left] if verdict == "INCOMPLETE" else [f"it is {verdict}"]
+        report["summary"] = dict(Counter(gpu["verdict"] for gpu in report["gpus"]))
         return report
 
     def _vary(self, gpu: dict[str, Any], number: int, chance: random.Random) -> None:

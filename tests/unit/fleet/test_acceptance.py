@@ -15,6 +15,8 @@ from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.levels import find_plan
 from sentinel.burnin.report import judge_run, report_object
 from sentinel.errors import ExitCode
+from sentinel.fleet.node_result import node_result
+from sentinel.protocol.codec import DecodeError
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, just_accepted, node_report
 from tests.harness.example_run import ExampleRun
@@ -58,6 +60,36 @@ def old(report: Report) -> None:
 
 def future(report: Report) -> None:
     report["run"]["started"] = started(timedelta(days=-2))
+
+
+def listed_twice(report: Report) -> None:
+    report["gpus"][1]["uuid"] = report["gpus"][0]["uuid"]
+
+
+def left_out(report: Report) -> None:
+    report["gpus"].pop()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(listed_twice, "every GPU once"), (left_out, "as many GPUs as in its")]
+)
+def test_a_report_that_contradicts_itself_is_none(
+    change: Callable[[Report], None], reason: str, fleets: Fleets
+) -> None:
+    report = fleets.report(2)
+    change(report)
+    with pytest.raises(DecodeError, match=reason):
+        node_result(report)
+
+
+def test_a_report_of_a_host_with_another_name_is_named(fleets: Fleets, cli: CommandLine) -> None:
+    folder = fleets.write(run_file=False, nodes=1).path
+    (path,) = folder.glob("*.json")
+    report = json.loads(path.read_text())
+    report["node"]["hostname"] = "spare.example"
+    path.write_text(json.dumps(report))
+    text = cli("fleet", "report", str(folder)).out
+    assert f"have other names than their files: {path.stem}: spare.example\n" in text
 
 
 NOT_PASSED: list[tuple[Callable[[Report], None], str]] = [
@@ -290,6 +322,7 @@ power_limit_w = 700
 
 def seven_gpus(report: Report) -> None:
     report["gpus"].pop()
+    report["summary"]["PASS"] -= 1
 
 
 def lower_limit(report: Report) -> None:

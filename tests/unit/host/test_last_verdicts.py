@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import pairwise
 from os import utime
 from pathlib import Path
@@ -315,10 +316,29 @@ def _damaged(text: str) -> Callable[[Reports, Path], None]:
     return damage
 
 
+def _edited(reports: Reports, run: Path) -> None:
+    report = run / "report.json"
+    files = {report.name: sha256(report.read_bytes()).hexdigest()}
+    (run / "manifest.json").write_text(json.dumps({"schema_version": "1.0", "files": files}))
+    last = reports.last()
+    assert last is not None
+    assert last.verdict == "FAIL"
+    report.write_text(report.read_text().replace("FAIL", "PASS").replace('"fail"', '"pass"'))
+
+
+def _without_manifest(_: Reports, run: Path) -> None:
+    (run / "manifest.json").write_text("{}")
+
+
 @pytest.mark.parametrize(
     "damage",
-    [_dangling, *map(_damaged, ["", '{"run": {"id"', "[]", "{}", '{"run": {}, "gpus": []}'])],
-    ids=["away", "empty", "truncated", "list", "object", "incomplete"],
+    [
+        _edited,
+        _without_manifest,
+        _dangling,
+        *map(_damaged, ["", '{"run": {"id"', "[]", "{}", '{"run": {}, "gpus": []}']),
+    ],
+    ids=["edited", "manifest", "away", "empty", "truncated", "list", "object", "incomplete"],
 )
 def test_a_run_that_cannot_be_read_may_have_failed(
     reports: Reports, damage: Callable[[Reports, Path], None]
@@ -329,7 +349,7 @@ def test_a_run_that_cannot_be_read_may_have_failed(
     last = reports.last()
     assert last is not None
     assert (last.verdict, last.run) == ("PASS", "run-1")
-    assert "runs/run-2 cannot be read, and may be a FAIL" in str(last.no_proof)
+    assert "runs/run-2 cannot be read or was changed, and may be a FAIL" in str(last.no_proof)
     reports.add("PASS", age=10**5)  # began after it
     last = reports.last()
     assert last is not None
@@ -340,7 +360,8 @@ def test_a_later_run_proves_what_one_that_cannot_be_read_did_not(reports: Report
     reports.add("FAIL", checks=XID)
     path = reports.state / "runs" / "run-1" / "report.json"
     path.write_text("")
-    utime(path, (STARTED.timestamp(),) * 2)
+    for changed in (path, path.parent):
+        utime(changed, (STARTED.timestamp(),) * 2)
     reports.add("PASS")
     last = reports.last()
     assert last is not None
