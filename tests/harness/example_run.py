@@ -105,8 +105,8 @@ class ExampleRun:
                 "known": {},
                 "unacknowledged": [],
                 "driver_error": None,
-                "host_before": {},
-                "host_after": {},
+                "host_before": {"error": "the ports were not read"},
+                "host_after": {"error": "the ports were not read"},
             },
         )
         for file, rows in ((folder.events, self._events()), (folder.samples, self._samples())):

@@ -13,6 +13,7 @@ message=${TERMINATION_LOG:-/dev/termination-log}
 # the daemon does the work and is asked to end it. That is refused until this run has begun, or gone on: the daemon
 # may do another Job's.
 end() {
+	burnin=${burnin:-${!:-}} # the signal may come before the assignment below
 	[ -n "$burnin" ] || exit 3
 	if [ -e "$folder/run.json" ] && sentinel burnin cancel "$folder" >/dev/null 2>&1; then return; fi
 	kill -TERM "$burnin" 2>/dev/null

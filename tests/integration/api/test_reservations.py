@@ -106,7 +106,7 @@ def test_a_reservation_that_nothing_ends_is_refused(
     made = ask(api, "PUT", PATH, {"count": 1, **wish})
     assert made.status == code, made.body
     if code != 200:
-        check_problem(made, 422, "invalid", "seconds, or null (None) for no limit")
+        check_problem(made, 422, "invalid", "seconds, null (None) for no limit")
         assert not any(isinstance(command, Reserve) for command in api.commands)
 
 

@@ -248,7 +248,7 @@ def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
 def test_the_report_of_another_user_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_verdicts, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     assert found(tmp_path, report()) == {}
 
 
