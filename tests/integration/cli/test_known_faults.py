@@ -39,13 +39,20 @@ PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
 }
 
 
+#: One kind is tried by the quick tests, each for some seconds with a daemon.
+ALL_KINDS = [
+    pytest.param(kind, marks=[] if kind is FaultKind.XID else pytest.mark.long)
+    for kind in FaultKind
+]
+
+
 @pytest.fixture
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     with isolated_daemon(simulated, monkeypatch) as daemon:
         yield daemon
 
 
-@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("flags", [(), ("--paused",)], ids=["", "paused"])
 def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     daemon: Daemon, kind: FaultKind, flags: tuple[str, ...]
@@ -117,7 +124,7 @@ def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> No
     assert again.code != 0
 
 
-@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
     daemon.start(2, "--paused")
     eventually(lambda: daemon.gpu(1).read_s is not None)
