@@ -320,6 +320,9 @@ def _consistent(gpu: GpuResult, node: NodeResult, judged: _Judged) -> GpuResult:
 
 def _unjudged(gpu: GpuResult, node: NodeResult, judged: _Judged) -> Iterator[str]:
     """Yield what a report does not have as judged, of what a burn-in must."""
+    phases = node.run.plan.phases
+    if len(gpu.coverage) < len(phases):
+        yield f"{len(gpu.coverage)} of {len(phases)} phases are in its report"
     for phase in gpu.coverage:
         if phase.mandatory and not phase.complete:
             yield f"phase {phase.phase} not complete"
@@ -330,7 +333,6 @@ def _unjudged(gpu: GpuResult, node: NodeResult, judged: _Judged) -> Iterator[str
     if has_memory_test and covered is not None and covered.status is Status.NOT_APPLICABLE:
         lacking.append(covered.id)
     results |= {name: CHECKS[name].result(_LACKING) for name in lacking}
-    phases = node.run.plan.phases
     twins = (other for other in node.gpus if other.uuid != gpu.uuid and other.model == gpu.model)
     missing = tuple(
         missing_evidence(

@@ -187,6 +187,10 @@ def unfinished(gpu: Report) -> None:
     gpu["coverage"][0]["complete"] = False
 
 
+def undone(gpu: Report) -> None:
+    gpu["coverage"] = []
+
+
 def unexplained(gpu: Report) -> None:
     gpu["incomplete"] = ["phase copy not complete"]
 
@@ -202,6 +206,7 @@ def unexplained(gpu: Report) -> None:
         (excused("xid"), "INCOMPLETE", "XIDs not judged: xid"),
         (counted, "FAIL", "results.wrong: 1"),
         (unfinished, "INCOMPLETE", "not complete"),
+        (undone, "INCOMPLETE", "phases are in its report"),
         (unexplained, "INCOMPLETE", "phase copy not complete"),
     ],
 )
