@@ -222,9 +222,6 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [checks[name] for name in sorted(checks)]
 
 
-# --- all formats -----------------------------------------------------------------------------
-
-
 #: The functions by which the template of the page formats values.
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "describe_passes": describe_passes,
@@ -244,6 +241,9 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "whys": _whys,
     "worst_first": _worst_first,
 }
+
+
+# --- all formats -----------------------------------------------------------------------------
 
 
 def _html(run: Judged, report: Report) -> str:

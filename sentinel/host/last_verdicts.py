@@ -142,6 +142,22 @@ def _own_text(path: Path) -> bytes | None:
     return read_regular(path, _MAX_REPORT_BYTES) if owner == os.getuid() else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """A run of which is not known what it has found."""
+
+    #: When it was last written or changed, in seconds since the epoch.
+    at: float
+    why: str
+
+    @classmethod
+    def of(cls, report: Path) -> Unknown:
+        """Describe a run whose report cannot be read, or is not the one that was written."""
+        why = f"the report of {report.parent} cannot be read or was changed, and may be a FAIL"
+        at = max(_modified(report), report.parent.lstat().st_mtime)
+        return cls(at=at, why=f"{why}: put it back, or run again")
+
+
 def _check_manifest(report: Path, text: bytes) -> None:
     """Check a report against the manifest of its run, if there is one.
 
@@ -157,7 +173,9 @@ def _check_manifest(report: Path, text: bytes) -> None:
         raise ValueError("the report was changed")
 
 
-def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str, LastVerdict]:
+def last_verdicts(
+    paths: Iterable[Path], least: Work | None = None, unknown: Iterable[Unknown] = ()
+) -> dict[str, LastVerdict]:
     """Collect the last verdict of each GPU from reports, by its UUID.
 
     A FAIL stands until later runs have judged each check that failed as PASS or WARN, by the same
@@ -167,13 +185,14 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
     Args:
         paths: The reports.
         least: Leave out runs whose plans ask for less work, unless they failed; None for none.
+        unknown: Further runs that may have failed.
     """
     found: dict[str, LastVerdict] = {}
     standing: dict[str, _Run] = {}
     #: The run of each GPU that began last.
     newest: dict[str, _Run] = {}
-    unread: list[_Unread] = []
-    for path, report in _in_order(paths, standing, unread):
+    doubts = list(unknown)
+    for path, report in _in_order(paths, standing, doubts):
         try:
             short = least is not None and lacking(_asked(report), least) is not None
             for uuid, run in _runs(report).items():
@@ -194,41 +213,19 @@ def last_verdicts(paths: Iterable[Path], least: Work | None = None) -> dict[str,
                 elif before is not None:
                     del found[uuid]  # taken back by a run that is left out
         except (AttributeError, KeyError, TypeError, ValueError):
-            unread.append(_Unread.of(path))
-    return {uuid: _doubted(last, newest.get(uuid), unread) for uuid, last in found.items()}
+            doubts.append(Unknown.of(path))
+    return {uuid: _doubted(last, newest.get(uuid), doubts) for uuid, last in found.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Unread:
-    """A run whose report cannot be read, or is not the one that was written."""
-
-    path: Path
-    #: When the report or its folder was last changed, in seconds since the epoch.
-    at: float
-
-    @classmethod
-    def of(cls, report: Path) -> _Unread:
-        at = max(_modified(report), report.parent.lstat().st_mtime)
-        return cls(path=report.parent, at=at)
-
-
-def _doubted(last: LastVerdict, run: _Run | None, unread: Iterable[_Unread]) -> LastVerdict:
+def _doubted(last: LastVerdict, run: _Run | None, unknown: Iterable[Unknown]) -> LastVerdict:
     """Let a verdict prove nothing if what a run that may be later has found is not known."""
     began = 0.0 if run is None or run.started is None else run.started.timestamp()
-    why = next(
-        (
-            f"the report of {one.path} cannot be read or was changed, and may be a FAIL:"
-            " put it back, or run again"
-            for one in unread
-            if one.at >= began
-        ),
-        None,
-    )
+    why = next((one.why for one in unknown if one.at >= began), None)
     return replace(last, no_proof=last.no_proof or why)
 
 
 def _in_order(
-    paths: Iterable[Path], standing: Mapping[str, _Run], unread: list[_Unread]
+    paths: Iterable[Path], standing: Mapping[str, _Run], unknown: list[Unknown]
 ) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Read reports, oldest first; of the older ones, only those with a FAIL or while one stands."""
     ordered = list(sorted_reports(paths))
@@ -242,7 +239,7 @@ def _in_order(
             _check_manifest(path, text)
             report = json.loads(text)
         except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            unread.append(_Unread.of(path))
+            unknown.append(Unknown.of(path))
         else:
             yield path, report
 

@@ -33,6 +33,7 @@ from sentinel.host.last_verdicts import (
     AHEAD_S,
     RUNS,
     LastVerdict,
+    Unknown,
     Work,
     last_verdicts,
     report_paths,
@@ -146,7 +147,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     """
     with file_errors(f"{state} cannot be read"):
         unjudged = _write_missing_reports(state)
-        verdicts = last_verdicts(report_paths(state), least)
+        verdicts = last_verdicts(report_paths(state), least, unjudged)
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
     otherwise = False if present else None
     try:
@@ -177,8 +178,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
-        why = next((why for at, why in unjudged if at > ended), last.no_proof)
-        cards[uuid] = replace(card, burnin=replace(last, no_proof=why), seen=max(card.seen, ended))
+        cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
     return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
 
 
@@ -200,14 +200,14 @@ def _card(uuid: str, known: Gpu | LastVerdict, *, name: str, present: bool | Non
     )
 
 
-def _write_missing_reports(state: Path) -> list[tuple[float, str]]:
+def _write_missing_reports(state: Path) -> list[Unknown]:
     """Judge each burn-in of this user that has begun, and whose record was cut off.
 
     Its report may be a FAIL, and without it an earlier PASS would be the last verdict.
 
     Returns:
-        When each run that cannot be judged was written last, in seconds since the epoch, and why it
-        cannot: what an earlier run has proved of any GPU, it may have disproved.
+        The runs that cannot be judged: what an earlier run has proved of any GPU, they may have
+        disproved.
 
     Raises:
         ConfigError: A report cannot be written.
@@ -225,7 +225,8 @@ def _write_missing_reports(state: Path) -> list[tuple[float, str]]:
             except ConfigError as error:
                 what = f"{run.path} was cut off, and cannot be judged: {error}"
                 click.echo(f"sentinel: warning: {what}", err=True)
-                unjudged.append((max(one.stat().st_mtime for one in path.iterdir()), what))
+                at = max(one.stat().st_mtime for one in path.iterdir())
+                unjudged.append(Unknown(at=at, why=what))
                 continue
             write_reports(run, judged)
             ended = run.events.stat().st_mtime
