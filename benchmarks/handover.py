@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from benchmarks.costs import Costs
 from benchmarks.faults import FAULTS, HUNG, ON_EVERY_GPU, Faults
@@ -29,6 +30,14 @@ OTHERS = {
     "gemm-fp8": "gemm:dtype=fp8",
     "gemm-int8": "gemm:dtype=int8",
     "gemm-fp64": "gemm:dtype=fp64",
+}
+
+_FORKING = Path(__file__).with_name("forking_workload")
+#: Workloads that have forked many processes, by the names of their cells.
+FORKS = {
+    f"{way}-forks-{count}": f"{_FORKING}:by_{way}:count={count}"
+    for way in ("python", "c")
+    for count in (60, 500)
 }
 
 #: Newcomers that are loaded at the same time.
@@ -75,6 +84,9 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
     for name in ("memtest", "mixed"):  # these take most memory besides their chunks before Ready
         race = partial(races.elsewhere, "in-namespace", OTHERS[name])
         yield Cell(name=f"{name}-in-namespace", rounds=5, seconds=15, run=race)
+    for name, workload in FORKS.items():
+        race = partial(races.against_sentinel, "bare", workload)
+        yield Cell(name=name, rounds=20, seconds=15, run=race)
     yield from start_cells(rig, races)
     stopping = partial(races.while_it_stops, "hold")
     yield Cell(name="hold-stopping", rounds=20, seconds=12, run=stopping)

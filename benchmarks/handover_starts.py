@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -15,7 +16,7 @@ from benchmarks.processes import TIMEOUT_S, Line, Place, Rig, Sentinel, TooLateE
 from benchmarks.results import Record
 from benchmarks.start_code import start_code
 from benchmarks.startup import wait_prepared
-from sentinel.client import Client, connect
+from sentinel.client import connect
 
 _FFT = Path(__file__).parents[1] / "examples/sentinel-workload-fft/src/sentinel_workload_fft:fft"
 #: The workloads whose starts are raced, by the names of their cells.
@@ -40,6 +41,9 @@ _EVENTS_S = 15.0
 
 class Starts:
     """Races in starts of stressors. Every second start is cold: without a standby stressor.
+
+    The cold ones are those of a second sentinel: while one of the two starts, the other one is
+    paused, and the standby stressor of the first one can load meanwhile.
 
     Args:
         rig: The processes.
@@ -68,45 +72,44 @@ class Starts:
         self._races.ask(_KIND, card)
         with self._rig.at(place):
             if (workload, place, cold) not in self._ready_s:
-                self._learn(workload, place, cold=cold)
+                with self._start(workload, place, cold=cold) as start:
+                    start.wait_ready()
+                self._ready_s[workload, place, cold] = start.ready_s() or 0.0
             newcomer = self._races.newcomer(_KIND, card, ahead)
-            start = self._begin(workload, cold=cold)
-            ready_s = self._ready_s[workload, place, cold]
-            sleep_until(start.at + random.random() * ready_s)
-            moment_s = time.monotonic() - start.at
-            newcomer.send_line("go")
-            used = self._rig.host.used(card.uuid)  # the driver lets this wait, so not before
-            record = self._races.outcome(_KIND, card, newcomer)
-            record |= {"moment_s": moment_s, "ready_s": ready_s, **start.met()}
-            record |= self._races.handover(start.sentinel, card, start.before)
+            with self._start(workload, place, cold=cold) as start:
+                ready_s = self._ready_s[workload, place, cold]
+                sleep_until(start.at + random.random() * ready_s)
+                moment_s = time.monotonic() - start.at
+                newcomer.send_line("go")
+                used = self._rig.host.used(card.uuid)  # the driver lets this wait, so not before
+                record = self._races.outcome(_KIND, card, newcomer)
+                record |= {"moment_s": moment_s, "ready_s": ready_s, **start.met()}
+                record |= self._races.handover(start.sentinel, card, start.before)
             self._ready_s[workload, place, cold] = start.ready_s() or ready_s
-            self._client().set({"standby": "on"})  # it loads while the GPU is left alone
         name = workload.rpartition("/")[2]
         return [{**record, "workload": name, "used": used, "code": self.code}]
 
-    def _learn(self, workload: str, place: Place, *, cold: bool) -> None:
-        """Measure a start without a newcomer."""
-        start = self._begin(workload, cold=cold)
-        start.wait_ready()
-        self._ready_s[workload, place, cold] = start.ready_s() or 0.0
-
-    def _begin(self, workload: str, *, cold: bool) -> Start:
-        """Start a stressor on the first GPU; return once it is starting."""
+    @contextmanager
+    def _start(self, workload: str, place: Place, *, cold: bool) -> Iterator[Start]:
+        """Start a stressor on the first GPU; yield once it is starting, and pause in the end."""
         card = self._rig.host.cards[0]
-        sentinel = self._rig.sentinel("hold", [card], "--standby", "on")  # of these races alone
+        rig = self._rig.second() if cold else self._rig
+        standby = "off" if cold else "on"
+        with rig.at(place):
+            sentinel = rig.sentinel("hold", [card], "--standby", standby)  # of these races alone
         sentinel.wait(lambda line: line["event"] == "service.ready", TIMEOUT_S)
-        client = self._client()
+        client = connect(Path(rig.socket))
         client.pause([card.uuid])
-        client.set({"workload": workload, "standby": "off" if cold else "on"})
+        client.set({"workload": workload, "standby": standby})
         if not cold:
             wait_prepared(sentinel)
         before = len(sentinel.lines)
         client.resume([card.uuid])
         line = sentinel.wait_event("stressor.starting", card.uuid, TIMEOUT_S, before)
-        return Start(sentinel=sentinel, card=card, before=before, line=line)
-
-    def _client(self) -> Client:
-        return connect(Path(self._rig.socket))
+        try:
+            yield Start(sentinel=sentinel, card=card, before=before, line=line)
+        finally:
+            client.pause([card.uuid])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ TIMEOUT_S = 90.0
 #: The prefix of a command that is to see only its own processes.
 _NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 _CONTAINER = (*_NAMESPACE, "--mount", "sh", str(Path(__file__).with_name("container.sh")))
+_OWN_LOCKS = ("unshare", "--mount", "sh", str(Path(__file__).with_name("own_locks.sh")))
 
 
 @dataclass(frozen=True)
@@ -193,32 +194,46 @@ class Rig:
         host: The GPUs.
         errors: The file for the standard error of all processes.
         rearm: How long sentinel waits before it takes a GPU again.
+        within: A prefix of sentinel's command, whatever the place.
 
     Attributes:
         socket: The socket of sentinel's API.
     """
 
-    def __init__(self, host: Host, errors: Path, rearm: str) -> None:
+    def __init__(self, host: Host, errors: Path, rearm: str, within: Sequence[str] = ()) -> None:
         self.host = host
         self.socket = str(Path(tempfile.mkdtemp(prefix="sentinel-benchmark-")) / "socket")
         self._errors = errors.open("a")
-        self._rearm = rearm
+        self._log, self._rearm, self._within = errors, rearm, within
         self._started: list[Program] = []
         self._waiting: dict[tuple[Place, str, str, int], list[Program]] = {}
         self._readers: dict[str, Program] = {}
         self._sentinel: tuple[tuple[Place, str, int, tuple[str, ...]], Sentinel] | None = None
         self._place = HOST
+        self._second: Rig | None = None
 
     # --- processes ---
 
     @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
         """Run sentinel and newcomers in ``place``."""
-        self._place = place
+        self._place, before = place, self._place
         try:
             yield
         finally:
-            self._place = HOST
+            self._place = before
+
+    def second(self) -> Rig:
+        """Return the processes of a second sentinel on the same GPUs, which ends with the first.
+
+        Whoever is not to use the GPUs has to be paused. Only root can keep their locks apart: for
+        another user, the second one is the first one.
+        """
+        if os.geteuid() != 0:
+            return self
+        if self._second is None:
+            self._second = Rig(self.host, self._log, self._rearm, _OWN_LOCKS)
+        return self._second
 
     def start(
         self, *command: str, cards: Sequence[Card] = (), within: Sequence[str] = ()
@@ -324,7 +339,8 @@ class Rig:
             self.no_sentinel()
         if empty:
             self.wait_empty(cards)
-        command = [*self._place.sentinel, sys.executable, "-m", "sentinel", "run", "--json"]
+        command = [*self._within, *self._place.sentinel]
+        command += [sys.executable, "-m", "sentinel", "run", "--json"]
         command += ["--workload", workload]
         # The backoff must not grow, though it yields repeatedly here.
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]
@@ -337,12 +353,15 @@ class Rig:
         return started
 
     def no_sentinel(self) -> None:
-        """End the running sentinel, if there is one."""
+        """End the running sentinel, if there is one, and a second one."""
+        if self._second is not None:
+            self._second.no_sentinel()
         if self._sentinel is not None:
             (place, *_), running = self._sentinel
             self._sentinel = None
-            # unshare ignores SIGTERM and kills its child when it is killed.
-            self.end(running, signal.SIGKILL if place.sentinel else signal.SIGTERM)
+            # unshare --fork ignores SIGTERM and kills its child when it is killed.
+            forks = "--fork" in place.sentinel
+            self.end(running, signal.SIGKILL if forks else signal.SIGTERM)
 
     def wait_empty(self, cards: Sequence[Card], within: float = 30.0) -> None:
         """Wait until hardly any memory of the GPUs is used.

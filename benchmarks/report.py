@@ -279,7 +279,7 @@ def machine_line(results: Results) -> str:
 
 def _promised(cell: str) -> bool:
     """Return whether sentinel takes part in a race."""
-    return not cell.startswith(("alone", "floor", "polling"))
+    return not cell.startswith(("alone", "floor", "polling", "c-forks"))
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

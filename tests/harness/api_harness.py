@@ -407,6 +407,7 @@ class ApiServer:
     def reset(self) -> None:
         """Reset the fake supervisor for another test."""
         with self.lock:
+            self._handle_received()  # a command may come after the response to its request
             self.supervisor = FakeSupervisor()
             self.commands.clear()
             self.warnings.clear()
@@ -475,10 +476,13 @@ class ApiServer:
             select.select([self.child.channel], [], [], 0.05)
             with self.lock:  # two threads would send the same rest of a message
                 self.child.flush()
-            for data in self.child.receive(64):
-                with self.changed:
-                    self._handle(decode(data, API_MESSAGES))
-                    self.changed.notify_all()
+            with self.changed:
+                self._handle_received()
+
+    def _handle_received(self) -> None:
+        for data in self.child.receive(64):
+            self._handle(decode(data, API_MESSAGES))
+            self.changed.notify_all()
 
     def _handle(self, message: ApiMessage) -> None:
         match message:
