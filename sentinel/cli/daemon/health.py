@@ -18,7 +18,6 @@ from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import acknowledge
 from sentinel.cli.daemon.known_cards import (
-    ACCEPTED,
     REQUIRED,
     Card,
     Requirement,
@@ -162,7 +161,8 @@ def command(
     if selected:
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
-    unmet = {card.uuid: why for card in cards if (why := why_unmet(card, requirement)) is not None}
+    reasons = {card.uuid: why_unmet(card, requirement, strict=strict) for card in cards}
+    unmet = {uuid: why for uuid, why in reasons.items() if why is not None}
     statuses = {status for _, status in expected}
     is_unknown = bool(unmet) or not cards or Status.NOT_TESTED in statuses
     code = ExitCode.INCOMPLETE if is_unknown else ExitCode.OK
@@ -214,9 +214,8 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
 
 def _is_bad(card: Card, *, strict: bool) -> bool:
     """Check whether a card has shown a fault, or, if strict, its last burn-in a warning."""
-    return is_suspect(card) or (
-        strict and card.burnin is not None and card.burnin.verdict == Verdict.WARN
-    )
+    last = card.burnin
+    return is_suspect(card) or (strict and last is not None and last.verdict == Verdict.WARN)
 
 
 def _print_npd(
@@ -225,9 +224,10 @@ def _print_npd(
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
         found = judge_expectation(expectation, simulated_folder(chosen=simulated))
-        for text, status in sorted(found, key=lambda one: one[1] is not Status.FAIL):
-            print(npd_line(text))
-            return 1 if status is Status.FAIL else NPD_UNKNOWN
+        for text, status in found:
+            if status is Status.FAIL:
+                print(npd_line(text))
+                return 1
         cards = cards_of(*places_of(socket, simulated=simulated))
     except SentinelError as error:
         print(npd_line(str(error)))
@@ -238,15 +238,12 @@ def _print_npd(
     latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
     faulty = [card for card in here if _is_bad(card, strict=strict) and latest[card.index] is card]
     unproved = [
-        card
-        for card in here
-        if card.burnin is None
-        or card.burnin.verdict not in ACCEPTED
-        or card.burnin.no_proof is not None
-        or card.lost is not None
-        or is_suspect(card)
+        card for card in here if not card.is_proved or card.lost is not None or is_suspect(card)
     ]
     shown = faulty or unproved
+    if found and not faulty:
+        print(npd_line(found[0][0]))
+        return NPD_UNKNOWN
     if not here:
         print("no burn-in is known")
         return NPD_UNKNOWN

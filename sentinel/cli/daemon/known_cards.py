@@ -116,6 +116,12 @@ class Card(OwnedGpu):
         """Whether no burn-in has judged it, and no result of it was checked."""
         return self.burnin is None and (self.verified is None or self.verified.last is None)
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether its last burn-in proves that it is good."""
+        last = self.burnin
+        return last is not None and last.verdict in ACCEPTED and last.no_proof is None
+
 
 def places_of(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
     """Find the state directory, and the sockets of the daemons that share it.
@@ -326,11 +332,15 @@ def judge_expectation(
     ]
 
 
-def why_unmet(card: Card, requirement: Requirement | None) -> str | None:
-    """Explain why a GPU was not tested or does not meet a requirement; None if all is well."""
-    if requirement is None:
-        return "" if card.untested or card.lost is not None else None
-    return requirement.unmet_by(card)
+def why_unmet(card: Card, requirement: Requirement | None, *, strict: bool) -> str | None:
+    """Explain why a GPU was not tested or does not meet a requirement; None if all is well.
+
+    If ``strict``, a last burn-in that has proved nothing is not enough.
+    """
+    if requirement is not None:
+        return requirement.unmet_by(card)
+    is_tested = card.is_proved if strict and card.burnin is not None else not card.untested
+    return None if is_tested and card.lost is None else ""
 
 
 def is_suspect(card: Card) -> bool:
