@@ -26,7 +26,9 @@ from sentinel.cli.daemon.known_cards import (
     is_suspect,
     judge_expectation,
     places_of,
+    read_host_gpus,
     why_unmet,
+    with_expected,
 )
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
@@ -119,7 +121,8 @@ def command(
     A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
     least the work of the plan that failed.
 
-    A node that is not as `--expect` says has exit code 1, and 3 if that is not known.
+    A node that is not as `--expect` says has exit code 1, and 3 if that is not known. If it says
+    how many GPUs there are, one of which nothing is known is untested.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -153,11 +156,16 @@ def command(
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
         return _print_npd(socket, expectation, simulated=simulated, strict=strict)
-    expected = judge_expectation(expectation, simulated_folder(chosen=simulated), selected)
+    folder = simulated_folder(chosen=simulated)
+    is_asked = requirement is not None or bool(expectation.text)
+    found = read_host_gpus(folder) if is_asked else None
+    expected = judge_expectation(expectation, found, folder, selected)
     least = None if requirement is None else requirement.work
     cards = cards_of(*places_of(socket, simulated=simulated), least)
-    if requirement is not None:
-        cards = cards_of_host(cards, simulated_folder(chosen=simulated))
+    if requirement is not None and found is not None:
+        cards = cards_of_host(cards, found)
+    else:
+        cards = with_expected(cards, cards, expectation, found)
     if selected:
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
@@ -223,7 +231,9 @@ def _print_npd(
 ) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        found = judge_expectation(expectation, simulated_folder(chosen=simulated))
+        folder = simulated_folder(chosen=simulated)
+        host = read_host_gpus(folder) if expectation.text else None
+        found = judge_expectation(expectation, host, folder)
         for text, status in found:
             if status is Status.FAIL:
                 print(npd_line(text))
@@ -235,6 +245,7 @@ def _print_npd(
     # The reports of a replaced card remain. A running daemon knows which cards there are. Without
     # one, a card whose place another one has had since may be gone: its fault is not known.
     here = [card for card in cards if card.present] or cards
+    here = with_expected(here, cards, expectation, host)
     latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
     faulty = [card for card in here if _is_bad(card, strict=strict) and latest[card.index] is card]
     unproved = [

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,6 +47,9 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
 from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
+
+if TYPE_CHECKING:
+    from sentinel.diagnostics.counters import CountersResult
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
 ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
@@ -284,15 +288,19 @@ def _stored_faults(path: Path) -> tuple[KnownFaults, ...]:
         raise ConfigError(f"{path} is no file of known faults: {error}") from None
 
 
-def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
+def read_host_gpus(simulated: Path | None) -> CountersResult:
+    """Read the counters of the GPUs that the host has now."""
+    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
+
+    return read_counters(simulated)
+
+
+def cards_of_host(cards: Sequence[Card], found: CountersResult) -> list[Card]:
     """Select the GPUs that the host has now, also those of which nothing is known.
 
     Raises:
         DriverUnavailableError: They cannot be listed.
     """
-    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
-
-    found = read_counters(simulated)
     if found.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {found.driver_error}")
     known = {card.uuid: card for card in cards}
@@ -306,16 +314,33 @@ def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
     return here
 
 
+def with_expected(
+    chosen: list[Card],
+    cards: Sequence[Card],
+    expectation: Expectation,
+    found: CountersResult | None,
+) -> list[Card]:
+    """Add to some cards the GPUs of the host, if their number is expected and they can be listed.
+
+    Otherwise a GPU of which nothing is known would not count.
+    """
+    if expectation.gpus is None or found is None or found.driver_error is not None:
+        return chosen
+    uuids = {card.uuid for card in chosen}
+    return [*chosen, *(card for card in cards_of_host(cards, found) if card.uuid not in uuids)]
+
+
 def judge_expectation(
-    expectation: Expectation, simulated: Path | None, selected: Sequence[str] = ()
+    expectation: Expectation,
+    found: CountersResult | None,
+    simulated: Path | None,
+    selected: Sequence[str] = (),
 ) -> list[tuple[str, Status]]:
     """Judge the host by an expectation: what is not as expected, and what is not known."""
-    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
     from sentinel.diagnostics.host_counters import read_host
 
-    if not expectation.text:
+    if found is None or not expectation.text:
         return []
-    found = read_counters(simulated)
     evidence = ExpectedEvidence(
         expectation=expectation,
         listed=found.counters,

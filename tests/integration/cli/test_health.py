@@ -54,6 +54,20 @@ def write(runs: Path, verdict: str) -> None:
     (runs / "run" / "report.json").write_text(json.dumps(report))
 
 
+def test_an_expected_gpu_of_which_nothing_is_known_has_not_passed(
+    runs: Path, simulated: SimulatedHost
+) -> None:
+    simulated.registry.create(simulated.folder, 2)
+    write_report(runs.parent, {simulated.uuid(0): "PASS"}, name="run")
+    assert npd()[0] == 0
+    code, line = npd("--expect-gpus", "2")
+    assert code == 2
+    assert line == f"GPU 1 {simulated.uuid(1)[:12]}: not burned in"
+    done = invoke("--expect-gpus", "2")
+    assert done.code == 3
+    assert "untested" in done.out
+
+
 @pytest.mark.parametrize(("verdict", "code"), [("FAIL", 1), ("PASS", 2)])
 def test_a_fault_counts_beside_an_expectation_of_what_cannot_be_read(
     runs: Path, simulated: SimulatedHost, verdict: str, code: int
