@@ -43,6 +43,8 @@ class Acceptance:
             yield f"its report is of another plan: {done}, and not {asked}"
         if Verdict.NOT_APPLICABLE in {result.verdict, *(gpu.verdict for gpu in result.gpus)}:
             yield "too little was done for a verdict (N/A)"
+        elif any(gpu.too_short is not None for gpu in result.gpus):
+            yield "too little was done for a PASS"
         for name in sorted({*result.thresholds_overridden, *self.overridden}):
             own, wanted = result.thresholds_overridden.get(name), self.overridden.get(name)
             if own != wanted:

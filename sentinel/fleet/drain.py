@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sentinel.burnin.checks.node_report import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, run_tool
+from sentinel.fleet.expected import subject_of
 from sentinel.fleet.run_folder import FleetFolder, write_shared
 from sentinel.host.regular_file import file_errors, read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
@@ -252,18 +253,22 @@ def passed(gpus: Sequence[GpuStatus], since: float = 0.0) -> frozenset[str]:
     )
 
 
-def state_of_node(gpus: Sequence[GpuStatus]) -> str:
-    """Describe the faults of a node; one whose state is not known is not without a fault."""
+def state_of_node(gpus: Sequence[GpuStatus], unlike: Mapping[str, str]) -> str:
+    """Describe the faults of a node; one whose state is not known is not without a fault.
+
+    Args:
+        gpus: The GPUs of the daemon.
+        unlike: What is not as expected, by its subject.
+    """
     found = faults(gpus)
-    texts = [
-        *found.values(),
-        *(
-            f"{gpu.uuid if gpu.renumbered else f'GPU {gpu.index}'}: {why}"
-            for gpu in gpus
-            if gpu.uuid not in found and (why := why_unknown(gpu)) is not None
-        ),
-    ]
-    if good := len(gpus) - len(texts):
+    unknown = {
+        gpu.uuid: f"{gpu.uuid if gpu.renumbered else f'GPU {gpu.index}'}: {why}"
+        for gpu in gpus
+        if gpu.uuid not in found and (why := why_unknown(gpu)) is not None
+    }
+    texts = [*unlike.values(), *found.values(), *unknown.values()]
+    bad = found.keys() | unknown.keys()
+    if good := sum(gpu.uuid not in bad and subject_of(gpu.uuid) not in unlike for gpu in gpus):
         texts.append(f"no fault on {format_count(good, 'GPU')}")
     return "; ".join(texts) or "no GPU"
 

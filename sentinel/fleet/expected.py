@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, worst_first
 from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence
 from sentinel.burnin.checks.node_report import MOMENT
-from sentinel.config.expectation import Expectation, parse_expectation
+from sentinel.config.expectation import Expectation, Wanted, parse_expectation
 from sentinel.errors import ConfigError
 from sentinel.fleet.node_result import GpuCounters, GpuResult, NodeResult
 from sentinel.protocol.api_types import GpuStatus, GpuTelemetry
@@ -18,8 +18,10 @@ from sentinel.protocol.counters import Counters, HostCounters, NvLink
 _NAMES = {field.name for field in fields(Counters)} & {field.name for field in fields(GpuCounters)}
 _NO_HOST = HostCounters(error="a report does not have it: the node itself must be judged by this")
 
-#: The subject that is the node itself, and how one begins that is a GPU.
-_NODE, _GPU = "node", "expected of "
+#: The subject that is the node itself.
+NODE = "node"
+#: The fields of an expectation that the status of a daemon has.
+_IN_STATUS = frozenset({"driver", "memory_mib", "power_limit_w"})
 _TELEMETRY = {field.name for field in fields(Counters)} & {
     field.name for field in fields(GpuTelemetry)
 }
@@ -114,6 +116,18 @@ def _links(found: object) -> tuple[NvLink, ...] | None:
 # --- the GPUs of a daemon --------------------------------------------------------------------
 
 
+def subject_of(gpu: str) -> str:
+    """Return the subject that is the GPU with this UUID."""
+    return f"expected of {gpu}"
+
+
+def not_in_status(expectation: Expectation) -> list[str]:
+    """Name what is expected, and cannot be compared with the status of a daemon."""
+    tables = (expectation.all, *expectation.models.values())
+    names = {name for table in tables for name in table} - _IN_STATUS
+    return sorted(names) + ["infiniband"] * bool(expectation.infiniband)
+
+
 def differences(
     expectation: Expectation, gpus: Sequence[GpuStatus], driver: str, *, is_whole: bool
 ) -> dict[str, str | None]:
@@ -126,23 +140,34 @@ def differences(
         is_whole: Whether they are all GPUs of the host.
 
     Returns:
-        By the subject, the difference, or None if there is none; what is not known is none.
+        By the subject, the difference, or None if there is none; not those that are not known.
     """
     if not expectation.text:
         return {}
     found: dict[str, str | None] = {}
+    wanted = replace(
+        expectation,
+        all=_in_status(expectation.all),
+        models={name: _in_status(fields) for name, fields in expectation.models.items()},
+        infiniband=(),
+    )
     listed = tuple(_counters_of(gpu, driver) for gpu in gpus)
     for counters in listed:
-        evidence = MomentEvidence(counters=counters, node=listed, expectation=expectation)
+        evidence = MomentEvidence(counters=counters, node=listed, expectation=wanted)
         result = MOMENT["gpu.expected"].run(evidence, Thresholds())
-        text = f"{result.evidence} on GPU {counters.index} ({counters.uuid})"
-        found[f"{_GPU}{counters.uuid}"] = text if result.status is Status.FAIL else None
+        if result.status is not Status.NOT_TESTED:
+            text = f"{result.evidence} on GPU {counters.index} ({counters.uuid})"
+            found[subject_of(counters.uuid)] = text if result.status is Status.FAIL else None
     if is_whole:
-        node = ExpectedEvidence(expectation=expectation, listed=listed)
-        result = MOMENT["node.gpus"].run(node, Thresholds())
-        text = f"{result.id}: {result.evidence}"
-        found[_NODE] = text if result.status is Status.FAIL else None
+        node = ExpectedEvidence(expectation=wanted, listed=listed)
+        results = [MOMENT[name].run(node, Thresholds()) for name in ("node.gpus", "node.expected")]
+        bad = [f"{one.id}: {one.evidence}" for one in results if one.status is Status.FAIL]
+        found[NODE] = "; ".join(bad) or None
     return found
+
+
+def _in_status(fields: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    return {name: wanted for name, wanted in fields.items() if name in _IN_STATUS}
 
 
 def _counters_of(gpu: GpuStatus, driver: str) -> Counters:

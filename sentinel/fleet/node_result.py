@@ -120,6 +120,8 @@ class GpuResult:
     measurements: tuple[Measurement, ...]
     counters: Readings
     golden_checksums: tuple[Checksum, ...] = ()
+    #: Why too little was done for a PASS, also beside a WARN; None if enough was.
+    too_short: str | None = None
 
     @property
     def before(self) -> GpuCounters:

@@ -18,7 +18,6 @@ from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import acknowledge
 from sentinel.cli.daemon.known_cards import (
-    ACCEPTED,
     REQUIRED,
     Card,
     Requirement,
@@ -27,7 +26,9 @@ from sentinel.cli.daemon.known_cards import (
     is_suspect,
     judge_expectation,
     places_of,
+    read_host_gpus,
     why_unmet,
+    with_expected,
 )
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
@@ -120,7 +121,8 @@ def command(
     A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
     least the work of the plan that failed.
 
-    A node that is not as `--expect` says has exit code 1, and 3 if that is not known.
+    A node that is not as `--expect` says has exit code 1, and 3 if that is not known. If it says
+    how many GPUs there are, one of which nothing is known is untested.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -154,15 +156,21 @@ def command(
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
         return _print_npd(socket, expectation, simulated=simulated, strict=strict)
-    expected = judge_expectation(expectation, simulated_folder(chosen=simulated), selected)
+    folder = simulated_folder(chosen=simulated)
+    is_asked = requirement is not None or bool(expectation.text)
+    found = read_host_gpus(folder) if is_asked else None
+    expected = judge_expectation(expectation, found, folder, selected)
     least = None if requirement is None else requirement.work
     cards = cards_of(*places_of(socket, simulated=simulated), least)
-    if requirement is not None:
-        cards = cards_of_host(cards, simulated_folder(chosen=simulated))
+    if requirement is not None and found is not None:
+        cards = cards_of_host(cards, found)
+    else:
+        cards = with_expected(cards, cards, expectation, found)
     if selected:
         uuids = select_known(selected, cards)
         cards = [card for card in cards if card.uuid in uuids]
-    unmet = {card.uuid: why for card in cards if (why := why_unmet(card, requirement)) is not None}
+    reasons = {card.uuid: why_unmet(card, requirement, strict=strict) for card in cards}
+    unmet = {uuid: why for uuid, why in reasons.items() if why is not None}
     statuses = {status for _, status in expected}
     is_unknown = bool(unmet) or not cards or Status.NOT_TESTED in statuses
     code = ExitCode.INCOMPLETE if is_unknown else ExitCode.OK
@@ -214,9 +222,8 @@ def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
 
 def _is_bad(card: Card, *, strict: bool) -> bool:
     """Check whether a card has shown a fault, or, if strict, its last burn-in a warning."""
-    return is_suspect(card) or (
-        strict and card.burnin is not None and card.burnin.verdict == Verdict.WARN
-    )
+    last = card.burnin
+    return is_suspect(card) or (strict and last is not None and last.verdict == Verdict.WARN)
 
 
 def _print_npd(
@@ -224,10 +231,13 @@ def _print_npd(
 ) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        found = judge_expectation(expectation, simulated_folder(chosen=simulated))
-        for text, status in sorted(found, key=lambda one: one[1] is not Status.FAIL):
-            print(npd_line(text))
-            return 1 if status is Status.FAIL else NPD_UNKNOWN
+        folder = simulated_folder(chosen=simulated)
+        host = read_host_gpus(folder) if expectation.text else None
+        found = judge_expectation(expectation, host, folder)
+        for text, status in found:
+            if status is Status.FAIL:
+                print(npd_line(text))
+                return 1
         cards = cards_of(*places_of(socket, simulated=simulated))
     except SentinelError as error:
         print(npd_line(str(error)))
@@ -235,18 +245,16 @@ def _print_npd(
     # The reports of a replaced card remain. A running daemon knows which cards there are. Without
     # one, a card whose place another one has had since may be gone: its fault is not known.
     here = [card for card in cards if card.present] or cards
+    here = with_expected(here, cards, expectation, host)
     latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
     faulty = [card for card in here if _is_bad(card, strict=strict) and latest[card.index] is card]
     unproved = [
-        card
-        for card in here
-        if card.burnin is None
-        or card.burnin.verdict not in ACCEPTED
-        or card.burnin.no_proof is not None
-        or card.lost is not None
-        or is_suspect(card)
+        card for card in here if not card.is_proved or card.lost is not None or is_suspect(card)
     ]
     shown = faulty or unproved
+    if found and not faulty:
+        print(npd_line(found[0][0]))
+        return NPD_UNKNOWN
     if not here:
         print("no burn-in is known")
         return NPD_UNKNOWN

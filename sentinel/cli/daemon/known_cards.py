@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,6 +47,9 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
 from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
+
+if TYPE_CHECKING:
+    from sentinel.diagnostics.counters import CountersResult
 
 #: The verdicts that accept a GPU, and those that meet a requirement.
 ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
@@ -115,6 +119,12 @@ class Card(OwnedGpu):
     def untested(self) -> bool:
         """Whether no burn-in has judged it, and no result of it was checked."""
         return self.burnin is None and (self.verified is None or self.verified.last is None)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether its last burn-in proves that it is good."""
+        last = self.burnin
+        return last is not None and last.verdict in ACCEPTED and last.no_proof is None
 
 
 def places_of(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
@@ -278,15 +288,19 @@ def _stored_faults(path: Path) -> tuple[KnownFaults, ...]:
         raise ConfigError(f"{path} is no file of known faults: {error}") from None
 
 
-def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
+def read_host_gpus(simulated: Path | None) -> CountersResult:
+    """Read the counters of the GPUs that the host has now."""
+    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
+
+    return read_counters(simulated)
+
+
+def cards_of_host(cards: Sequence[Card], found: CountersResult) -> list[Card]:
     """Select the GPUs that the host has now, also those of which nothing is known.
 
     Raises:
         DriverUnavailableError: They cannot be listed.
     """
-    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
-
-    found = read_counters(simulated)
     if found.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {found.driver_error}")
     known = {card.uuid: card for card in cards}
@@ -300,16 +314,33 @@ def cards_of_host(cards: Sequence[Card], simulated: Path | None) -> list[Card]:
     return here
 
 
+def with_expected(
+    chosen: list[Card],
+    cards: Sequence[Card],
+    expectation: Expectation,
+    found: CountersResult | None,
+) -> list[Card]:
+    """Add to some cards the GPUs of the host, if their number is expected and they can be listed.
+
+    Otherwise a GPU of which nothing is known would not count.
+    """
+    if expectation.gpus is None or found is None or found.driver_error is not None:
+        return chosen
+    uuids = {card.uuid for card in chosen}
+    return [*chosen, *(card for card in cards_of_host(cards, found) if card.uuid not in uuids)]
+
+
 def judge_expectation(
-    expectation: Expectation, simulated: Path | None, selected: Sequence[str] = ()
+    expectation: Expectation,
+    found: CountersResult | None,
+    simulated: Path | None,
+    selected: Sequence[str] = (),
 ) -> list[tuple[str, Status]]:
     """Judge the host by an expectation: what is not as expected, and what is not known."""
-    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
     from sentinel.diagnostics.host_counters import read_host
 
-    if not expectation.text:
+    if found is None or not expectation.text:
         return []
-    found = read_counters(simulated)
     evidence = ExpectedEvidence(
         expectation=expectation,
         listed=found.counters,
@@ -326,11 +357,15 @@ def judge_expectation(
     ]
 
 
-def why_unmet(card: Card, requirement: Requirement | None) -> str | None:
-    """Explain why a GPU was not tested or does not meet a requirement; None if all is well."""
-    if requirement is None:
-        return "" if card.untested or card.lost is not None else None
-    return requirement.unmet_by(card)
+def why_unmet(card: Card, requirement: Requirement | None, *, strict: bool) -> str | None:
+    """Explain why a GPU was not tested or does not meet a requirement; None if all is well.
+
+    If ``strict``, a last burn-in that has proved nothing is not enough.
+    """
+    if requirement is not None:
+        return requirement.unmet_by(card)
+    is_tested = card.is_proved if strict and card.burnin is not None else not card.untested
+    return None if is_tested and card.lost is None else ""
 
 
 def is_suspect(card: Card) -> bool:

@@ -376,7 +376,7 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
     """
     named = os.environ.get(EXPECTATION_VARIABLE) or None if file is None else file
     flag = EXPECTATION_VARIABLE if file is None else "--expect"
-    if named is None and is_here and os.path.lexists(HOSTS_EXPECTATION):
+    if named is None and is_here and _may_exist(HOSTS_EXPECTATION):
         named, flag = str(HOSTS_EXPECTATION), "what this node must be"
     if named is None:
         return Expectation() if gpus is None else expect_gpus(gpus)
@@ -392,6 +392,17 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
     if found.gpus is not None:
         raise click.UsageError(f"--expect-gpus {gpus}: {path} says gpus = {found.gpus}; omit one")
     return expect_gpus(gpus, found)
+
+
+def _may_exist(path: Path) -> bool:
+    """Check whether a file is there, or cannot be looked for."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # reading it says why
+        pass
+    return True
 
 
 def load_thresholds(file: str | None) -> SharedThresholds:

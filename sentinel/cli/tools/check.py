@@ -48,10 +48,13 @@ from sentinel.host.regular_file import file_errors, replace_file
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.views import FaultKind
 from sentinel.units import format_count
 
 #: A plugin may take five seconds in all.
 _DAEMON_TIMEOUT_S = 1.0
+#: The faults that one reading of the counters does not show.
+_SEEN_BY_DAEMONS = frozenset({FaultKind.XID, FaultKind.UNREAD})
 
 _COLOURS = {
     Status.FAIL: "red",
@@ -235,18 +238,24 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
         return nothing, str(error)
 
 
-def _findings(simulate: int | None) -> dict[str, int]:
+def _findings(simulate: int | None) -> dict[str, int | str]:
     """Count what running daemons, and those before them, have found wrong, by UUID.
+
+    Instead of a count, the faults that only a running daemon knows.
 
     Raises:
         ConfigError: What earlier daemons have found cannot be read, and none runs.
     """
     folder = simulation.default_folder() if simulate is not None else None
     proofs: dict[str, GpuProof | None] = {}
+    faults: dict[str, str] = {}
     for socket in _sockets(folder):
         with contextlib.suppress(SentinelError):
             gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
             proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
+            for gpu in gpus:
+                texts = [one.text for one in gpu.faults or () if one.kind in _SEEN_BY_DAEMONS]
+                faults |= {gpu.uuid: "; ".join(texts)} if texts else {}
     try:
         stored = verified_store.read_for_command(_shared(folder) / verified_store.NAME)
     except ConfigError:
@@ -254,9 +263,10 @@ def _findings(simulate: int | None) -> dict[str, int]:
             raise
         stored = {}
     found = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
-    return found | {
+    counts = {
         uuid: found.get(uuid, 0) if proof is None else proof.wrong for uuid, proof in proofs.items()
     }
+    return found | counts | faults
 
 
 def _shared(folder: Path | None) -> Path:

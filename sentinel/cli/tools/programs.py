@@ -18,7 +18,7 @@ from sentinel.client import Client, connect
 from sentinel.config.expectation import Expectation
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.fleet.drain import PREFIX, drain_by_health, faults, state_of_node
-from sentinel.fleet.expected import differences
+from sentinel.fleet.expected import NODE, differences, not_in_status, subject_of
 from sentinel.fleet.job_gpus import (
     JobFiles,
     end_lost,
@@ -86,7 +86,7 @@ def prolog(
     try:
         status = client.status()
         gpus = _find(names, status.gpus)
-        own = {f"expected of {gpu.uuid}" for gpu in gpus} | {"node"}
+        own = {subject_of(gpu.uuid) for gpu in gpus} | {NODE}
         expected, _ = _differences(client, status, expectation)
         found = faults(gpus) | {key: text for key, text in expected.items() if key in own and text}
         if found:
@@ -115,7 +115,7 @@ def _differences(
     """Compare what the daemon knows with an expectation; see :func:`differences`.
 
     Returns:
-        The differences, and a note if the number of GPUs was not checked.
+        The differences, and a note of what was not compared.
 
     Raises:
         SentinelError: The daemon does not answer.
@@ -126,8 +126,8 @@ def _differences(
     is_whole = not named and status.daemon.visible_devices is None
     if is_whole:
         note = "" if expectation.gpus is not None else f"{note}{_gone(status)}"
-    if not expectation.text:
-        return {}, note
+    if names := not_in_status(expectation):
+        note += f"; not compared here: {', '.join(names)}"
     return differences(expectation, status.gpus, status.daemon.driver, is_whole=is_whole), note
 
 
@@ -187,8 +187,8 @@ def healthcheck(folder: Path, drain: bool, expect: str | None, expect_gpus: int 
         status = client.status()
         gpus = status.gpus
         expected, note = _differences(client, status, expectation)
-        unlike = [text for text in expected.values() if text]
-        click.echo(f"{PREFIX} {'; '.join((*unlike, state_of_node(gpus)))}{note}")
+        unlike = {key: text for key, text in expected.items() if text}
+        click.echo(f"{PREFIX} {state_of_node(gpus, unlike)}{note}")
         end_unused(client, files)
         node = os.environ.get("SLURMD_NODENAME", "")
         if drain and node:

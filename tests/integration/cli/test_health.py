@@ -54,6 +54,31 @@ def write(runs: Path, verdict: str) -> None:
     (runs / "run" / "report.json").write_text(json.dumps(report))
 
 
+def test_an_expected_gpu_of_which_nothing_is_known_has_not_passed(
+    runs: Path, simulated: SimulatedHost
+) -> None:
+    simulated.registry.create(simulated.folder, 2)
+    write_report(runs.parent, {simulated.uuid(0): "PASS"}, name="run")
+    assert npd()[0] == 0
+    code, line = npd("--expect-gpus", "2")
+    assert code == 2
+    assert line == f"GPU 1 {simulated.uuid(1)[:12]}: not burned in"
+    done = invoke("--expect-gpus", "2")
+    assert done.code == 3
+    assert "untested" in done.out
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("FAIL", 1), ("PASS", 2)])
+def test_a_fault_counts_beside_an_expectation_of_what_cannot_be_read(
+    runs: Path, simulated: SimulatedHost, verdict: str, code: int
+) -> None:
+    simulated.registry.create(simulated.folder, 2)
+    file = simulated.folder / "node.toml"
+    file.write_text("[all]\nnvlinks = 18")
+    write(runs, verdict)
+    assert npd("--expect", str(file))[0] == code
+
+
 CASES = [
     ("PASS", 0, "2 simulated GPUs passed the last burn-in"),
     ("WARN", 0, "2 simulated GPUs passed the last burn-in"),
@@ -203,6 +228,12 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
         (("PASS",), "--require pass --gpus 1", 3),
         (("PASS", "FAIL"), "--require pass --gpus 0", 0),
         (("FAIL", "PASS"), "--require pass --gpus 0 --gpus 1", 1),
+        (("PASS", "PASS"), "--strict", 0),
+        (("PASS", "WARN"), "--strict", 1),
+        (("PASS", "N/A"), "--strict", 3),
+        (("PASS", "INCOMPLETE"), "--strict", 3),
+        (("FAIL", "INCOMPLETE"), "--strict", 1),
+        (("PASS", "N/A"), "", 0),
         (("PASS",), "--gpus 9", 4),
         (("PASS",), "--gpus 1-0", 2),
         (("PASS",), "--require pass --npd", 2),

@@ -81,6 +81,10 @@ def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     checked = daemon.run("slurm", "healthcheck")
     assert words in checked
     assert "no fault on 1 GPU" in checked
+    # Of one moment, uncorrectable errors are a warning.
+    assert daemon.run_unchecked("check", "--simulate", "2").code == (
+        kind != FaultKind.UNCORRECTABLE
+    )
     # Also without any burn-in, the condition of the node names it.
     npd = daemon.run_unchecked("health", "--npd")
     assert npd.code == 1

@@ -237,6 +237,16 @@ def test_no_gpu_is_missing_on_every_node_and_no_warning_is_accepted(
     assert said in done.stdout
 
 
+@pytest.mark.parametrize("options", [(), ("--limit", "login")])
+def test_an_acceptance_of_no_node_is_an_error(options: tuple[str, ...], tmp_path: Path) -> None:
+    nodes = ("node-a",) if options else ()
+    inventory = inventory_of(tmp_path, *nodes)
+    given = {"sentinel_expectation": "gpus = 8"}
+    done = run_playbook(tmp_path, ANSIBLE / "accept.yml", inventory, *options, **given)
+    assert done.returncode != 0
+    assert "gpu_nodes" in done.stdout + done.stderr
+
+
 def test_settings_that_are_wrong_are_not_installed(tmp_path: Path) -> None:
     environment_beside_this_one(tmp_path / "venv")
     shim = tmp_path / "venv/bin/sentinel"

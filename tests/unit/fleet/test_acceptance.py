@@ -42,6 +42,11 @@ def screened(report: Report) -> None:
     report["verdict"] = report["gpus"][0]["verdict"] = "N/A"
 
 
+def short_beside_a_warning(report: Report) -> None:
+    report["verdict"] = report["gpus"][0]["verdict"] = "WARN"
+    report["gpus"][0]["too_short"] = "10 s of work; a PASS needs 1 min"
+
+
 def another_plan(report: Report) -> None:
     report["run"]["plan"] |= {"hash": "2" * 16}
 
@@ -94,6 +99,7 @@ def test_a_report_of_a_host_with_another_name_is_named(fleets: Fleets, cli: Comm
 
 NOT_PASSED: list[tuple[Callable[[Report], None], str]] = [
     (screened, "too little was done for a verdict (N/A)"),
+    (short_beside_a_warning, "too little was done for a PASS"),
     (another_plan, f"of another plan: standard ({'2' * 16}), and not standard ({STANDARD.hash})"),
     (simulated, "its GPUs are simulated"),
     (other_limits, "another limit: rate.peers.fail is < 0.5, and not the default"),
