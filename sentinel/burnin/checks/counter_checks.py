@@ -279,6 +279,8 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 @TABLE.check("daemon.findings")
 def _daemon_findings(evidence: MomentEvidence, limits: Limits) -> Judgement:
     """Judge the wrong results and findings of this daemon and those before it."""
+    if isinstance(evidence.findings, str):
+        return untested(evidence.findings)
     if evidence.findings is None:
         return not_applicable("no daemon of this user has verified it")
     return by_limits(evidence.findings, limits, "as `sentinel health` shows them")

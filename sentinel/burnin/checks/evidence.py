@@ -135,9 +135,9 @@ class MomentEvidence(GpuEvidence):
 
     counters: Counters
     node: tuple[Counters, ...] = ()
-    #: The wrong results and the findings of a running daemon and of those before it; None if none
-    #: runs.
-    findings: int | None = None
+    #: The wrong results and the findings of a running daemon and of those before it, or why they
+    #: are not known; None if no daemon runs.
+    findings: int | str | None = None
     expectation: Expectation = NOTHING
 
     @property
