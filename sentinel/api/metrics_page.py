@@ -34,7 +34,7 @@ from sentinel.host.last_verdicts import LastVerdict
 from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
 from sentinel.host.procfs import read_usage
-from sentinel.host.regular_file import count_set_aside
+from sentinel.host.regular_file import files_set_aside
 from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS
 from sentinel.host.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec, Level
@@ -192,7 +192,7 @@ class DaemonCollector(Collector):
         families.add("gpus_expected", host.expected_gpus)
         families.add("events_lost_total", counters.lost)
         for path in self._state_files:
-            families.add("files_set_aside", count_set_aside(path), path.name)
+            families.add("files_set_aside", len(files_set_aside(path)), path.name)
         for recipient, results in counters.notifications.items():
             for result in ("sent", "failed", "dropped"):
                 families.add("notifications_total", results[result], recipient, result)

@@ -218,7 +218,10 @@ def _contend(gpu_state: GpuState, message: MemoryContention, now: float) -> Step
 def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> Step[GpuState]:
     """Record that the child has yielded by itself; it is killed all the same, in case it lied."""
     evidence = Evidence(
-        kind=EvidenceKind.MEMORY, at=seen.at or now, took=seen.took, grown=seen.grown
+        kind=EvidenceKind.MEMORY,
+        at=seen.at or seen.killed_at or now,
+        took=seen.took,
+        grown=seen.grown,
     )
     event = yielding(gpu_state, evidence, now)
     gpu_state = to_stopping(gpu_state, StopCause.YIELD, now, kill_at=now)

@@ -55,7 +55,7 @@ def newcomer(
         ):
             return Evidence(
                 kind=EvidenceKind.MEMORY,
-                at=own.at,
+                at=own.at or now,  # it may not say
                 took=own.took,
                 grown=own.grown,
                 processes=processes,

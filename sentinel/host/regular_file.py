@@ -148,9 +148,9 @@ def set_aside(path: Path) -> Path:
     return chosen
 
 
-def count_set_aside(path: Path) -> int:
-    """Count the invalid files of this name that were set aside and are still there."""
-    return sum(os.path.lexists(name) for name in _names_aside(path))
+def files_set_aside(path: Path) -> list[Path]:
+    """List the invalid files of this name that were set aside and are still there."""
+    return [name for name in _names_aside(path) if os.path.lexists(name)]
 
 
 def _names_aside(path: Path) -> list[Path]:

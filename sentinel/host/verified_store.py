@@ -16,6 +16,7 @@ from typing import Any
 from sentinel.errors import ConfigError
 from sentinel.host.last_verdicts import LastVerdict, last_verdicts, report_paths
 from sentinel.host.regular_file import (
+    files_set_aside,
     load_or_set_aside,
     locked,
     make_private,
@@ -171,6 +172,16 @@ def read_for_command(path: Path) -> dict[str, StoredWork]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no file of verified work: {error}") from None
+
+
+def why_forgotten(path: Path) -> str | None:
+    """Explain why what was found earlier is not known, or return None.
+
+    A daemon has set a damaged file aside and begun another. Wrong results are not taken back by
+    that: only the removal of the damaged file says that its content no longer matters.
+    """
+    kept = files_set_aside(path)
+    return f"{kept[0]} is damaged: what it had is not known until it is removed" if kept else None
 
 
 def proof_of(work: StoredWork) -> GpuProof:

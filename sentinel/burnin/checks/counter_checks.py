@@ -278,9 +278,12 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 @TABLE.check("daemon.findings")
 def _daemon_findings(evidence: MomentEvidence, limits: Limits) -> Judgement:
-    """Judge what this daemon knows, and the wrong results of those before it, too."""
+    """Judge the wrong results and findings of this daemon and those before it."""
+    if isinstance(evidence.findings, tuple):
+        faults = "; ".join(evidence.findings)
+        return Judgement(status=Status.FAIL, value="known", evidence=faults)
     if isinstance(evidence.findings, str):
-        return Judgement(status=Status.FAIL, value="known", evidence=evidence.findings)
+        return untested(evidence.findings)
     if evidence.findings is None:
         return not_applicable("no daemon of this user has verified it")
     return by_limits(evidence.findings, limits, "as `sentinel health` shows them")

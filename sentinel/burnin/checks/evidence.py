@@ -135,9 +135,9 @@ class MomentEvidence(GpuEvidence):
 
     counters: Counters
     node: tuple[Counters, ...] = ()
-    #: The number of wrong results and findings of a running daemon and of those before it, or the
-    #: faults that it alone knows, as text; None if none runs.
-    findings: int | str | None = None
+    #: The number of wrong results and findings of a running daemon and of those before it, the
+    #: faults that it alone knows, or why nothing is known; None if no daemon runs.
+    findings: int | tuple[str, ...] | str | None = None
     expectation: Expectation = NOTHING
 
     @property

@@ -36,11 +36,11 @@ EXPECTED: Final = frozenset({"node.gpus", "node.expected", "gpu.expected"})
 
 
 def unproved(results: Iterable[CheckResult]) -> list[str]:
-    """Name what of an expectation could not be judged."""
+    """Name what of an expectation, or of earlier findings, could not be judged."""
     return [
         f"{result.id}: {result.evidence}"
         for result in results
-        if result.id in EXPECTED and result.status is Status.NOT_TESTED
+        if result.id in {*EXPECTED, "daemon.findings"} and result.status is Status.NOT_TESTED
     ]
 
 

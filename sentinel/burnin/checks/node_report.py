@@ -104,7 +104,7 @@ def judge_node(
     pci_devices: tuple[str, ...] | None = None,
     selected: Collection[int] | None = None,
     driver_error: str | None = None,
-    findings: Mapping[str, int | str] = MappingProxyType({}),
+    findings: Mapping[str, int | tuple[str, ...] | str] = MappingProxyType({}),
     more: Sequence[ExpectedEvidence | HostEvidence] = (),
 ) -> NodeReport:
     """Judge the GPUs of a node.
@@ -116,8 +116,8 @@ def judge_node(
         selected: The indices of the GPUs to judge, or None for all; a node with a selection is not
             judged itself.
         driver_error: Why the driver is unusable, or None.
-        findings: The number of wrong results and findings that daemons know of, or the faults that
-            they alone know, by UUID.
+        findings: The number of wrong results and findings that daemons know of, the faults that
+            they alone know, or why nothing is known, by UUID.
         more: What the node must be, and the host around the GPUs.
     """
     everything = tuple(counters)

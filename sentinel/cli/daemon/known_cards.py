@@ -109,8 +109,8 @@ class Card(OwnedGpu):
     burnin: LastVerdict | None = None
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
-    #: Why it is lost now, or nearly nothing of it can be read, or None; only known of the GPUs of
-    #: the host and of a daemon.
+    #: Why it is lost now, or nearly nothing of it can be read, which is only known of the GPUs of
+    #: the host and of a daemon; or why what was found earlier is not known. None otherwise.
     lost: str | None = None
     #: What its daemon knows, or the last one knew.
     faults: tuple[GpuFault, ...] = ()
@@ -189,7 +189,9 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
-    return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
+    forgotten = verified_store.why_forgotten(state / verified_store.NAME)
+    found = (replace(card, lost=card.lost or forgotten) for card in cards.values())
+    return sorted(found, key=lambda card: (card.index is None, card.index, card.uuid))
 
 
 def _why_unknown(gpu: GpuStatus) -> str | None:

@@ -185,23 +185,28 @@ def _judge(
         The report, and the host around the GPUs.
     """
     why = error or result.driver_error
-    host = read_host(simulation.default_folder() if simulate is not None else None)
+    folder = simulation.default_folder() if simulate is not None else None
+    host = read_host(folder)
     expected = ExpectedEvidence(
         expectation=expectation,
         listed=result.counters,
         hosts=(host,),
-        known={} if expectation.gpus is None else _known(simulate),
+        known={} if expectation.gpus is None else _known(folder),
         pci_devices=result.pci_devices,
         driver_error=why,
         selected=bool(gpus),
     )
+    findings: dict[str, int | tuple[str, ...] | str] = {**_findings(folder)}
+    if forgotten := verified_store.why_forgotten(_shared(folder) / verified_store.NAME):
+        unknown = (gpu.uuid for gpu in result.counters if not findings.get(gpu.uuid))
+        findings |= dict.fromkeys(unknown, forgotten)
     report = judge_node(
         result.counters,
         thresholds,
         pci_devices=result.pci_devices,
         selected=_selected(gpus, result),
         driver_error=why,
-        findings=_findings(simulate),
+        findings=findings,
         more=(expected,) if gpus else (expected, HostEvidence(before=host)),
     )
     return report, host
@@ -238,7 +243,7 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
         return nothing, str(error)
 
 
-def _findings(simulate: int | None) -> dict[str, int | str]:
+def _findings(folder: Path | None) -> dict[str, int | tuple[str, ...]]:
     """Count what running daemons, and those before them, have found wrong, by UUID.
 
     Instead of a count, the faults that only a running daemon knows.
@@ -246,16 +251,15 @@ def _findings(simulate: int | None) -> dict[str, int | str]:
     Raises:
         ConfigError: What earlier daemons have found cannot be read, and none runs.
     """
-    folder = simulation.default_folder() if simulate is not None else None
     proofs: dict[str, GpuProof | None] = {}
-    faults: dict[str, str] = {}
+    faults: dict[str, tuple[str, ...]] = {}
     for socket in _sockets(folder):
         with contextlib.suppress(SentinelError):
             gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
             proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
             for gpu in gpus:
-                texts = [one.text for one in gpu.faults or () if one.kind in _SEEN_BY_DAEMONS]
-                faults |= {gpu.uuid: "; ".join(texts)} if texts else {}
+                known = tuple(x.text for x in gpu.faults or () if x.kind in _SEEN_BY_DAEMONS)
+                faults |= {gpu.uuid: known} if known else {}
     try:
         stored = verified_store.read_for_command(_shared(folder) / verified_store.NAME)
     except ConfigError:
@@ -276,9 +280,8 @@ def _shared(folder: Path | None) -> Path:
     return places(os.environ, os.getuid(), folder).shared
 
 
-def _known(simulate: int | None) -> dict[str, str]:
+def _known(folder: Path | None) -> dict[str, str]:
     """Describe the GPUs of earlier runs and of verified work, by UUID."""
-    folder = simulation.default_folder() if simulate is not None else None
     return verified_store.known_gpus(_shared(folder))
 
 

@@ -265,6 +265,28 @@ def test_a_signal_ends_a_run_with_a_report(
     assert report["gpus"][0]["coverage"][1]["ended"] is not None, "what was done is recorded"
 
 
+def test_after_a_reboot_a_run_is_not_resumed_and_what_was_done_proves_nothing(
+    simulated: SimulatedHost,
+) -> None:
+    run = BurninRun(simulated, PLAN.replace("seconds = 4\nsteady", "seconds = 600\nsteady"))
+    with run.started() as process:
+        eventually(lambda: run.events("burnin.warm"))
+        process.send_signal(signal.SIGTERM)
+        output = output_of(process, ExitCode.INCOMPLETE)
+    assert "go on with: " in output
+    header = run.folder / "run.json"
+    header.write_text(json.dumps(json.loads(header.read_text()) | {"boot": "an earlier one"}))
+    recorded = (run.folder / "events.jsonl").read_text()
+    refused = run.run(code=ExitCode.USAGE, resume=True)
+    assert "the host was started again since" in refused
+    assert "Start a new run" in refused
+    assert (run.folder / "events.jsonl").read_text() == recorded, "nothing was begun"
+    words = [sys.executable, "-m", "sentinel", "report", "--json", str(run.folder)]
+    judged = run_program(*words, env=simulated.environment(), cwd=ROOT)
+    assert judged.returncode == ExitCode.INCOMPLETE
+    assert json.loads(judged.stdout)["run"]["resume"] is None
+
+
 OPTIONAL = plan_of(
     "optional",
     ("first", CHECKED, "seconds = 1"),

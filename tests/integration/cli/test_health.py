@@ -19,7 +19,7 @@ from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon.health import command
 from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
-from sentinel.host.verified_store import StoredWork, confirmed_faulty, read, save
+from sentinel.host.verified_store import StoredWork, confirmed_faulty, load, read, save
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_report import write_report
 from tests.harness.command_line import CommandOutput
@@ -156,6 +156,25 @@ def test_wrong_results_are_not_forgotten_with_their_file(runs: Path) -> None:
     assert npd()[0] == 2
     (runs.parent / "verified.json.lock").unlink()
     assert invoke().code == 0
+
+
+def test_wrong_results_are_not_forgotten_when_a_daemon_sets_their_file_aside(runs: Path) -> None:
+    write(runs, "PASS")
+    store(runs, GPU_a=3)
+    path = runs.parent / "verified.json"
+    path.write_text(path.read_text()[:-9])
+    assert load(path)[1] is not None
+    store(runs, GPU_a=0)
+    kept = path.with_name("verified.json.bad")
+    done = invoke()
+    assert (done.code, f"{kept} is damaged: what it had is not known" in done.out) == (3, True)
+    assert npd()[0] == 2
+    assert invoke("--require", "pass").code == 3
+    kept.rename(path.with_name("removed"))
+    assert invoke().code == 0
+    path.with_name("removed").rename(kept)
+    store(runs, GPU_a=1)
+    assert invoke().code == 1, "a known fault is not hidden"
 
 
 def test_nothing_is_known_without_a_burn_in(runs: Path) -> None:

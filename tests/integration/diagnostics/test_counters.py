@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks import growth_checks
+from sentinel.burnin.checks import growth_checks, node_formats
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence
@@ -23,6 +25,7 @@ from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
 from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
+from tests.harness.timing import MACHINE_SLOWNESS
 
 Ask = Callable[..., CountersResult]
 
@@ -49,10 +52,11 @@ def ask(
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "driver"))
     spec = CountersSpec(sysfs=str(tmp_path), procfs=str(tmp_path), devices=str(tmp_path))
 
-    def read(*lines: str, call: float = 30.0, **more: Any) -> CountersResult:
+    def read(*lines: str, call: float = 30.0, opening: float = 30.0, **more: Any) -> CountersResult:
         given = [f"memory_max=@{FIRST} 95", *(f"field@{FIRST} {one}" for one in FIELDS)]
         (tmp_path / "driver").write_text("\n".join([*given, *lines, ""]))
-        return read_counters(None, timeouts=Timeouts(opening=30.0, call=call), spec=spec, **more)
+        limits = Timeouts(opening=opening, call=call)
+        return read_counters(None, timeouts=limits, spec=spec, **more)
 
     return read
 
@@ -246,6 +250,41 @@ def test_a_call_that_hangs_on_each_gpu_costs_its_bound_once(ask: Ask) -> None:
     assert [gpu.lost for gpu in found.counters] == [
         f"nvmlDeviceGetSramEccErrorStatus did not return within {limit} s" for limit in (4, 2, 2)
     ]
+
+
+#: The calls that `sentinel check` makes for each GPU, by the name of the fake driver.
+CALLS = (
+    *("handle", "uuid", "name", "bus", "serial", "vbios", "inforom", "mig", "persistence"),
+    *("ecc", "corrected", "corrected_ever", "uncorrected", "uncorrected_ever", "sram", "rows"),
+    *("banks", "pages", "retiring", "repair", "unrepairable", "valid", "memory", "reasons"),
+    *("temperature", "threshold", "margin", "clock", "max_clock", "limit", "default_limit"),
+    *("pcie", "pcie_max", "pcie_own_max", "width_max", "replays", "fields", "links", "fabric"),
+    "violation",
+)
+#: And those that it makes once.
+NODE_CALLS = ("init", "version", "cuda", "count")
+
+
+@pytest.mark.long
+@NEEDS_COMPILER
+@pytest.mark.parametrize("call", [*CALLS, *NODE_CALLS])
+def test_each_call_that_hangs_costs_its_bound_and_is_named(ask: Ask, call: str) -> None:
+    uuids = [f"GPU-{index}" for index in range(8)]
+    where = call if call in NODE_CALLS else f"{call}@{uuids[3]}"
+    began = time.monotonic()
+    found = ask(*(f"gpu {uuid}" for uuid in uuids), f"{where} hang", call=1.0, opening=3.0)
+    passed_s = time.monotonic() - began
+    report = judge_node(found.counters, Thresholds(), driver_error=found.driver_error)
+    texts = {index: gpu.why_unread for index, gpu in enumerate(report.gpus) if gpu.why_unread}
+    (gpu, why) = (None, found.driver_error) if call in NODE_CALLS else texts.popitem()
+    assert why is not None
+    assert re.fullmatch(r"nvml\w+ did not return within [13] s", why)
+    assert (gpu, texts) == (None if call in NODE_CALLS else 3, {})
+    assert passed_s < (2 + 3) * MACHINE_SLOWNESS
+    assert node_formats.exit_code(report) in {2, 3}
+    assert node_formats.nagios(report)[0] == node_formats.NAGIOS_UNKNOWN
+    assert node_formats.npd(report)[0] == node_formats.NPD_UNKNOWN
+    assert all(why[:40] in form(report)[1] for form in (node_formats.nagios, node_formats.npd))
 
 
 @pytest.mark.long

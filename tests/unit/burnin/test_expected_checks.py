@@ -195,6 +195,24 @@ pcie_generation = 5
 """
 
 
+@pytest.mark.parametrize(
+    ("unanswered", "wanted", "status"),
+    [(True, 8, Status.NOT_TESTED), (None, 8, Status.FAIL), (True, 9, Status.FAIL)],
+    ids=["did not answer", "lost", "another is missing"],
+)
+def test_a_gpu_whose_call_does_not_return_is_not_missing(
+    unanswered: bool | None,  # noqa: FBT001 - a parameter of the test
+    wanted: int,
+    status: Status,
+) -> None:
+    gpus = (*NODE[:7], replace(NODE[7], lost="nvmlDeviceGetName", unanswered=unanswered))
+    evidence = ExpectedEvidence(expectation=Expectation(gpus=wanted), listed=gpus)
+    report = judge_node(gpus, Thresholds(), more=(evidence,))
+    (found,) = (one for one in report.node if one.id == "node.gpus")
+    assert found.status is status
+    assert ("GPU 7 is lost" in found.evidence) is (unanswered is None)
+
+
 def verdict(tmp_path: Path, text: str, **more: Any) -> tuple[Verdict, str]:
     """Judge a recorded run with an expectation; return its verdict and what is said of it."""
     run = ExampleRun(expectation=text, **more)

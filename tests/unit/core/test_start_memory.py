@@ -226,6 +226,12 @@ def test_a_stressor_that_kills_itself_in_its_start_has_yielded() -> None:
     assert [event.name for event in step.events] == ["gpu.yielding"]
 
 
+def test_a_yield_of_which_only_the_end_is_known_has_no_time_before_it() -> None:
+    message = MemoryContention(grown=20 * MIB, killed_at=NOW - 0.005)
+    step = fold(gpu(TAKING), ChildFacts(generation=1, messages=(message,)), NOW)
+    assert step.events[0].fields["evidence_at"] == NOW - 0.005
+
+
 def test_a_starting_stressor_is_told_once_that_others_may_grow() -> None:
     seen = Observation(now=NOW, readings={})
     assert not limit_memory(gpu(TAKING), seen, CONFIG).actions
@@ -248,12 +254,15 @@ def test_a_stressor_that_is_ready_is_told_that_others_may_grow_even_if_none_coul
     assert not limit_memory(step.state, seen, CONFIG).actions
 
 
-def test_what_a_starting_stressor_saw_is_evidence_from_when_it_saw_it() -> None:
-    message = MemoryContention(grown=MIB // 2, at=NOW - 0.5, took=0.001)
+@pytest.mark.parametrize(("at", "since"), [(NOW - 0.5, NOW - 0.5), (0.0, NOW)])
+def test_what_a_starting_stressor_saw_is_evidence_from_when_it_saw_it(
+    at: float, since: float
+) -> None:
+    message = MemoryContention(grown=MIB // 2, at=at, took=0.001)
     state = fold(gpu(TAKING), ChildFacts(generation=1, messages=(message,)), NOW).state
     evidence = newcomer(state, reading(QUIET), NOW, CONFIG)
     assert evidence is not None
-    assert (evidence.at, evidence.grown) == (NOW - 0.5, MIB // 2)
+    assert (evidence.at, evidence.grown) == (since, MIB // 2)
 
 
 def test_a_reading_from_before_an_announcement_is_not_judged_by_it() -> None:
