@@ -51,7 +51,11 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["check", "0-1", "3"], "GPUs follow --gpus; use: sentinel check --gpus 0-1,3\n"),
         (["stop", "now"], "Got unexpected extra argument (now)\n"),
         (["start", "0", "1"], "GPUs follow --gpus; use: sentinel start --gpus 0,1\n"),
-        (["free", "2"], "the number of GPUs follows --count; use: sentinel free --count 2\n"),
+        (
+            ["free", "2"],
+            "`sentinel free` prints GPUs (to stop occupying one: sentinel pause 2); "
+            "use: sentinel free --count 2\n",
+        ),
         (
             ["reload", "--socket", "x", "1"],
             "Got unexpected extra argument (1)\n",
