@@ -53,8 +53,10 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["start", "0", "1"], "GPUs follow --gpus; use: sentinel start --gpus 0,1\n"),
         (
             ["free", "2"],
-            "`sentinel free` prints GPUs (to stop occupying one: sentinel pause 2); "
-            "use: sentinel free --count 2\n",
+            (
+                "`sentinel free` prints GPUs (to stop occupying one: sentinel pause 2); "
+                "use: sentinel free --count 2\n"
+            ),
         ),
         (
             ["reload", "--socket", "x", "1"],
