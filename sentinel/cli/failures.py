@@ -248,8 +248,9 @@ def _numbers_alone(words: list[str], flags: Container[str], path: str) -> tuple[
         return f"`{path}` ends the daemon", f"sentinel pause {','.join(words)}"
     if "--gpus" in flags:
         return "GPUs follow --gpus", f"{path} --gpus {','.join(words)}"
-    if "--count" in flags:
-        return "the number of GPUs follows --count", f"{path} --count {words[0]}"
+    if path == "sentinel free":
+        what = f"`{path}` prints GPUs (to stop occupying one: sentinel pause {','.join(words)})"
+        return what, f"{path} --count {words[0]}"
     return None
 
 

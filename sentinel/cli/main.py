@@ -139,6 +139,8 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
 
         given = shlex.join(rest)
         command = _ELSEWHERE[word].removesuffix(" ID" if given else "")
+        if command == "stop" and rest and not rest[0].startswith("-"):
+            command = "pause"  # of these GPUs: stop ends the daemon
         remedy = f"sentinel {command} {given}".rstrip()
         return failures.UnknownCommandError(what, tuple(COMMANDS), remedy)
     import difflib  # slow to import

@@ -22,8 +22,6 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 _FIXED = {setting.key for setting in SETTINGS if setting.scope is Scope.START}
 #: What may be a flag or a key in an error; what is quoted is what a client has sent.
 _NAME = re.compile(r"(?<!')--[a-z][a-z-]*|\b[a-z_]+(?:\.[a-z_]+)+")
-#: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
-_UUID_LENGTH = 12
 _HEAD = """\
 # Written by `sentinel set --save`. These settings override the configuration file; variables and
 # options of the daemon override them. To remove one: sentinel set --save --unset KEY
@@ -107,15 +105,16 @@ def plan_change(
     by_flag = [value for value in present.given if value.by_flag]
     check_trusted(texts, present.workloads, by_flag, gpus)
     fixed = [key for key in texts if key in _FIXED]
+    indices = {gpu.uuid: gpu.index for gpu in present.gpus}
     if not save:
-        return _combined(present, _changed(by_flag, texts, gpus, None), present.saved)
+        return _combined(present, _changed(by_flag, texts, gpus, None, indices), present.saved)
     if fixed and present.workloads is not None:
         raise AccessDeniedError(_SAVED.format(what=fixed[0]))
     variables = {} if gpus else {value.key: value.source for value in present.variables}
     hidden = {key: variables[key] for key in texts if key in variables}
     flags = {key: texts[key] if key in hidden else None for key in texts if key not in fixed}
-    saved = _changed(present.saved, texts, gpus, present.path)
-    plan = _combined(present, _changed(by_flag, flags, gpus, None), saved)
+    saved = _changed(present.saved, texts, gpus, present.path, indices)
+    plan = _combined(present, _changed(by_flag, flags, gpus, None, indices), saved)
     given = set() if gpus else {value.key for value in by_flag if value.gpu is None}
     return replace(
         plan,
@@ -248,7 +247,11 @@ def _combined(present: Present, flags: Iterable[Given], saved: Iterable[Given]) 
 
 
 def _changed(
-    given: Iterable[Given], texts: Mapping[str, str | None], gpus: tuple[str, ...], path: str | None
+    given: Iterable[Given],
+    texts: Mapping[str, str | None],
+    gpus: tuple[str, ...],
+    path: str | None,
+    indices: Mapping[str, int],
 ) -> tuple[Given, ...]:
     """Change values of a source: a file, or flags and clients if the path is None.
 
@@ -258,7 +261,7 @@ def _changed(
     for gpu in gpus or (None,):
         own = [value for value in values if value.gpu == gpu and value.key not in texts]
         own += [
-            Given(key=key, text=text, source=_source(key, gpu, path), gpu=gpu)
+            Given(key=key, text=text, source=_source(key, gpu, path, indices), gpu=gpu)
             for key, text in texts.items()
             if text is not None
         ]
@@ -266,12 +269,14 @@ def _changed(
     return tuple(values)
 
 
-def _source(key: str, gpu: str | None, path: str | None) -> str:
+def _source(
+    key: str, gpu: str | None, path: str | None, indices: Mapping[str, int] | None = None
+) -> str:
     """Describe where a value is given: in a file, or by a flag or client if the path is None."""
     if path is not None:
         return f"{path}: {key}" if gpu is None else f"{path}: {PER_GPU}.{gpu}.{key}"
     flag = _BY_KEY[key].flag
-    return flag if gpu is None else f"{flag} for {gpu[:_UUID_LENGTH]}"
+    return flag if gpu is None else f"{flag} for GPU {(indices or {}).get(gpu, gpu)}"
 
 
 def _unknown_gpus(selector: str | None, gpus: tuple[Gpu, ...]) -> Iterator[str]:

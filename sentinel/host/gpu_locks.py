@@ -42,7 +42,10 @@ _SHARED, _PRIVATE = 0o1777, 0o700
 #: How long what has the lock of a dead supervisor may take to end, in seconds: a lease.
 _ENDING_S = 3.0
 _RETRY_S = 0.02
-_REMEDY = "Stop it, or choose other GPUs (gpus). Nothing was started."
+_REMEDY = (
+    "Stop it, or choose other GPUs with --gpus (in Python: gpus=); "
+    "`sentinel doctor` shows who holds each. Nothing was started."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import { byId, setText, show } from "./dom.js";
 import { showFindings } from "./findings.js";
 import { showLinks } from "./foot.js";
 import { HistoryLoader } from "./history.js";
-import { showProcesses } from "./processes.js";
+import { showProcesses, showQueue } from "./processes.js";
 import { RANGES, Readings } from "./readings.js";
 import { SettingsPanel } from "./settings.js";
 import { Stream } from "./stream.js";
@@ -28,6 +28,7 @@ const past = new HistoryLoader(() => [...cards.values()], (text) => setText(byId
 const now = () => Date.now() / 1000;
 let daemon = null;
 let reservations = [];
+let queue = [];
 let live = false;
 /** When the state was current for the last time, in seconds since the epoch. */
 let current = 0;
@@ -60,6 +61,7 @@ function event(name, data) {
     current = now();
     daemon = data.daemon ?? daemon;
     reservations = data.reservations ?? reservations;
+    queue = data.queue ?? queue;
     update(data.gpus);
   } else {
     timeline.add(name, data);
@@ -70,7 +72,7 @@ function event(name, data) {
 /** Replace the whole state; a different daemon has other events, and maybe other GPUs. */
 function replaceState(status) {
   const isOther = daemon && (daemon.pid !== status.daemon.pid || daemon.since !== status.daemon.since);
-  ({ daemon, reservations } = status);
+  ({ daemon, reservations, queue } = status);
   if (isOther) {
     timeline.clear();
     stream.reset();
@@ -111,6 +113,7 @@ function updateTables() {
   if (!daemon) return;
   const all = gpus();
   summarize(daemon, all, live);
+  showQueue(byId("queue-table"), queue);
   showProcesses(byId("process-table"), all);
   showFindings(byId("finding-table"), all);
   timeline.setGpus(all.map((gpu) => gpu.index));

@@ -62,7 +62,7 @@ def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> No
     assert singles(api) == [("1", {"power": "300W"}), (UUIDS[1], {"power": "200W"})]
     assert done.body["gpus"] == [UUIDS[1]]
     assert shown(done.body) == {}
-    assert shown(done.body, UUIDS[1]) == {"power": ("200W", f"--power for {UUIDS[1][:12]}")}
+    assert shown(done.body, UUIDS[1]) == {"power": ("200W", "--power for GPU 1")}
     assert done.body["saved"] is None
 
     assert change(api, {"util.target": "50%"}, gpus=["all"]).status == 200
@@ -121,7 +121,7 @@ def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiSer
         ({"powr": "200W"}, {}, "Did you mean power?"),
         ({"poll": "never"}, {}, "poll: 'never'"),
         ({"util.target": "900%"}, {}, "900%"),
-        ({"power": "much"}, {"gpus": ["0"]}, f"power for {UUIDS[0][:12]}: 'much'"),
+        ({"power": "much"}, {"gpus": ["0"]}, "power for GPU 0: 'much'"),
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"workload": "holt"}, {"save": True}, "Did you mean hold?"),
         ({"workload": "gemm:size=banana"}, {}, "size='banana' is not a whole number; its options"),

@@ -27,6 +27,7 @@ from tests.harness.browser import (
     Browser,
     Page,
     address,
+    cells,
     choose,
     opened,
     state,
@@ -129,6 +130,34 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until(f"{words(0)}.includes('a demo ({user})')")
         mine.end()
     daemon.run("reserve", "--cancel", held.id)
+    daemon.wait_until_occupied(0, 1)
+
+
+def test_the_page_lists_who_waits_for_gpus(daemon: Daemon, chrome: Browser) -> None:
+    queue = "document.querySelector('#queue-table')"
+    visible = f"{queue}.checkVisibility()"
+    user = pwd.getpwuid(os.getuid()).pw_name
+    named, job = ("exec", "--gpus", "1"), ("--", "true")
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
+        page.wait_until(LIVE)
+        assert not page.evaluate(visible), "nothing waits"
+        with (
+            daemon.client.reserve([0, 1], seconds=600),
+            daemon.start_command(*named, "--reason", HOSTILE, *job) as first,
+        ):
+            eventually(lambda: len(daemon.client.queue()) == 1)
+            with daemon.start_command("exec", "--count", "2", *job) as second:
+                page.wait_until(f"{visible} && {queue}.tBodies[0].rows.length === 2")
+                one, other = cells(page, "queue-table")
+                assert (one[0], one[2:4]) == ("1", ["GPU 1", HOSTILE])
+                assert f" ({user}), " in one[1]
+                assert one[1].endswith(f" {first.pid}")
+                assert re.fullmatch(r"\d\d:\d\d:\d\d", one[4])
+                assert (other[0], other[2]) == ("2", "2 GPUs")
+                assert other[1].endswith(f" {second.pid}")
+                first.kill()
+                second.kill()
+        page.wait_until(f"!{visible}")
     daemon.wait_until_occupied(0, 1)
 
 

@@ -81,8 +81,10 @@ def locked(folder: Path, *indices: int) -> GpuLocks:
 def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:
     folder = tmp_path / "locks"
     held = locked(folder, 1)
-    with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
+    with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}") as error:
         locked(folder, 0, 1)
+    assert "choose other GPUs with --gpus" in error.value.remedy
+    assert "`sentinel doctor` shows who holds each" in error.value.remedy
     locked(folder, 0).release()
     held.release()
     locked(folder, 0, 1).release()

@@ -43,11 +43,21 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["help", "rum"], "there is no command 'rum'; did you mean run?"),
         (["start", "--gpus", "0", "1"], "--gpus takes one list; use: --gpus 0,1\n"),
         (["--gpus=0", "1", "2"], "--gpus takes one list; use: --gpus 0,1,2\n"),
+        (["kill", "3"], "there is no command 'kill'; use: sentinel pause 3\n"),
+        (["off", "0-1"], "there is no command 'off'; use: sentinel pause 0-1\n"),
+        (["kill", "--force"], "there is no command 'kill'; use: sentinel stop --force\n"),
+        (["release", "3"], "there is no command 'release'; use: sentinel pause 3\n"),
         (["stop", "3"], "`sentinel stop` ends the daemon; use: sentinel pause 3\n"),
         (["check", "0-1", "3"], "GPUs follow --gpus; use: sentinel check --gpus 0-1,3\n"),
         (["stop", "now"], "Got unexpected extra argument (now)\n"),
         (["start", "0", "1"], "GPUs follow --gpus; use: sentinel start --gpus 0,1\n"),
-        (["free", "2"], "the number of GPUs follows --count; use: sentinel free --count 2\n"),
+        (
+            ["free", "2"],
+            (
+                "`sentinel free` prints GPUs (to stop occupying one: sentinel pause 2); "
+                "use: sentinel free --count 2\n"
+            ),
+        ),
         (
             ["reload", "--socket", "x", "1"],
             "Got unexpected extra argument (1)\n",

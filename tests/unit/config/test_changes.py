@@ -114,7 +114,7 @@ def test_a_file_has_what_was_saved(
         ({"rearm": "1s"}, (), True, "rearm", None, ("1s", f"{PATH}: rearm")),
         ({"grace": "1s"}, (), True, "grace", None, ("1s", "--grace")),
         ({"workload": None}, (), True, "workload", None, ("hold", "test: workload")),
-        ({"power": "1W"}, ONE, False, "power", A, ("1W", "--power for GPU-aaaa1111")),
+        ({"power": "1W"}, ONE, False, "power", A, ("1W", "--power for GPU 0")),
         ({"power": "1W"}, ONE, True, "power", A, ("1W", f"{PATH}: gpu.{A}.power")),
         ({"poll": "2s"}, (), True, "poll", None, None),
         ({}, (), False, "rearm", None, ("3s", "--rearm")),
