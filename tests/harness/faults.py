@@ -444,6 +444,9 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                    sizes=(1, 8))
     yield kind("power-frozen", "its power is the same to the milliwatt in each reading",
                telemetry(power_w=690.123), INCOMPLETE, "load.power", source=_OWN, sizes=(1, 8))
+    yield kind("power-frozen-steady", "its power is the same to the milliwatt in steady",
+               telemetry(STEADY, power_w=690.123), INCOMPLETE, "load.power", source=_OWN,
+               sizes=(1, 8))
     yield kind("half-memory", "half of the memory was tested", half_memory, "N/A",
                "memory.covered", source=_OWN, sizes=(1, 8))
     yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
