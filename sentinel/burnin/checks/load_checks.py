@@ -234,8 +234,11 @@ def _must_be_plausible(evidence: LoadEvidence) -> None:
         raise Unjudged(untested(f"power_w read {max(powers):,.0f} W at a limit of {limit:,.0f} W"))
     if evidence.now.is_simulated:
         return  # its counter grows by a mean power, whatever its readings are
-    free = (phase for phase in record.phases if not limited_by(record, phase))
-    same = [len(list(run)) for one in free for _, run in groupby(one.readings("power_w"))]
+    free = [phase for phase in record.phases if not limited_by(record, phase)]
+    loaded = [phase for phase in steady_phases(record) if phase in free]
+    same = [len(list(run)) for one in loaded for _, run in groupby(one.readings("power_w"))]
+    if len(set(powers)) == 1 and len(free) == len(record.phases):
+        same.append(len(powers))
     if max(same, default=0) >= _FROZEN:
         raise Unjudged(untested(f"power_w read the same {max(same)} times in a row"))
     try:

@@ -131,7 +131,7 @@ MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("persistence.mode", {"persistence": False}, PASS, 0),
     ("power.limit", {"power_limit_w": 400.0}, WARN, 400.0),
     ("daemon.findings", {"findings": 7}, FAIL, 7),
-    ("daemon.findings", {"findings": "XID 48: double bit"}, FAIL, "known"),
+    ("daemon.findings", {"findings": ("XID 48: double bit",)}, FAIL, "known"),
     ("daemon.findings", {"findings": None}, ABSENT, None),
 ]
 
