@@ -183,7 +183,7 @@ def describe(status: NodeStatus) -> tuple[str, ...]:
         status.node,
         status.state,
         phase if shows_phase else "",
-        "" if left is None else format_duration(round(left)),
+        format_duration(round(left)) if left and round(left) else "",
         "" if heat is None else f"{heat:.0f} C",
         str(progress.findings) if progress.findings else "",
         note(status),

@@ -122,6 +122,7 @@ ELSEWHERE = {
     "burnin": "takes ten minutes",
     "report {}": "needs a recording process that has failed",
     "run": "names what has the options; integration/cli/test_every_command.py has the message",
+    "pause {}": "answers words that are no command; unit/cli/test_main.py has the rows",
     "session stop": "of a help text",
     "start {}": "of a client of another user; integration/api/test_access.py",
     "reserve --list": "needs a queue of many requests",

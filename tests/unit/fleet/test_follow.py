@@ -276,6 +276,12 @@ def test_a_row_has_the_phase_while_it_runs_and_the_verdict_afterwards() -> None:
     assert done[-1] == "FAIL"
 
 
+@pytest.mark.parametrize("left_s", [None, 0.0, 0.4])
+def test_a_phase_that_has_no_time_left_shows_none(left_s: float | None) -> None:
+    last = replace(one(RUNNING), progress=replace(PROGRESS, left_s=left_s))
+    assert describe(last)[3] == ""  # a phase by passes ends when it has done them
+
+
 def test_a_task_that_was_begun_again_is_noted() -> None:
     again = replace(one(RUNNING), progress=replace(PROGRESS, attempt=2, note="GPU 1 is busy"))
     assert note(again) == "attempt 2, GPU 1 is busy"
