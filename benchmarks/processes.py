@@ -226,8 +226,8 @@ class Rig:
     def second(self) -> Rig:
         """Return the processes of a second sentinel on the same GPUs, which ends with the first.
 
-        Whoever is not to use the GPUs has to be paused. Only root can keep their locks apart: for
-        another user, the second one is the first one.
+        The one that is not to use the GPUs has to be paused. Only root can keep their locks apart:
+        for another user, the second one is the first one.
         """
         if os.geteuid() != 0:
             return self
