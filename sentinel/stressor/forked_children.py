@@ -2,21 +2,25 @@
 
 The driver frees the memory of a GPU when the last process that has its files open is gone, and a
 lock lasts as long. A forked process cannot use the GPU (CUDA does not survive a fork), so it closes
-them at once. Forks by a library in C are not seen here. Many of them would delay its exit, so their
-number is stated.
+them at once. Forks by a library in C are not seen here. Many that end with it would delay its end:
+their number is stated, and the late ones outlive it by a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 
 #: The beginning of the paths of the driver's files.
 DEVICES = "/dev/nvidia"
 _FDS = "/proc/self/fd"
+_LIBC = ctypes.CDLL(None)  # found before a fork: a child may not load libraries
+_ALARM = ctypes.cast(_LIBC.alarm, ctypes.c_void_p)
 
 
 #: A stressor that has forked more than so many is killed before them. Each takes 2 ms of a core to
@@ -32,11 +36,12 @@ def detach_forks(own: Iterable[int], devices: str, many: Callable[[], None]) -> 
         devices: The beginning of the paths of the driver's.
         many: Called after each fork beyond the first few.
     """
-    forks = itertools.count(1)
+    forks = itertools.count(1)  # goes on in the child
     os.register_at_fork(
         after_in_child=partial(_detach, [*own], devices),
         after_in_parent=lambda: many() if next(forks) > _FEW else None,
     )
+    os.register_at_fork(after_in_child=lambda: _outlive() if next(forks) > _FEW else None)
 
 
 def _detach(own: list[int], devices: str) -> None:
@@ -44,6 +49,16 @@ def _detach(own: list[int], devices: str) -> None:
         with contextlib.suppress(OSError):
             os.close(number)
     own.clear()  # a process forked by this one may have other files of these numbers
+
+
+def _outlive() -> None:
+    """Have SIGHUP end this process a second later, when the stressor has exited.
+
+    The kernel hangs the stressor's group up before it closes the stressor's files. The handler is
+    the C library's ``alarm``, which takes the signal's number for seconds: SIGALRM ends a process
+    whose interpreter is held up, too. A program that it executes takes SIGHUP as usual.
+    """
+    _LIBC.signal(int(signal.SIGHUP), _ALARM)
 
 
 def _device_files(devices: str) -> list[int]:

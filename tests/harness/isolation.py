@@ -1,7 +1,8 @@
-"""A second user of the host, whom only root can provide, and PID namespaces, as in a container."""
+"""A second user of the host, whom only root can provide; PID namespaces; adopted orphans."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import stat
@@ -19,6 +20,19 @@ from tests.harness.gpu_environment import ROOT, SimulatedHost
 
 #: The user ``nobody`` of most hosts, who owns no file.
 STRANGER = 65534
+#: From linux/prctl.h: orphaned descendants become children of the calling process.
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@contextmanager
+def adopted_orphans() -> Iterator[None]:
+    """Make orphaned descendants children of this process, which can wait for them."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
+    try:
+        yield
+    finally:
+        assert libc.prctl(_PR_SET_CHILD_SUBREAPER, 0) == 0
 
 
 def is_private(file: str) -> bool:

@@ -7,7 +7,6 @@ Meanwhile no GPU is held twice, and everything that a client has been told is st
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import itertools
 import json
@@ -33,6 +32,7 @@ from sentinel.protocol.events import EVENTS
 from tests.harness.crash_points import DECIDED, WRITTEN
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.isolation import adopted_orphans
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -41,9 +41,6 @@ T = TypeVar("T")
 #: The GPU that the daemon occupies, and the one that is reserved from the first run on, and why.
 HELD, RESERVED, REASON = 0, 1, "kept"
 FLAGS = (*QUICK, "--rearm-longest", "300ms", "--grace", "1s")
-#: From linux/prctl.h: orphaned descendants become children of the calling process.
-PR_SET_CHILD_SUBREAPER = 36
-
 #: A plan with one phase of a few seconds.
 PLAN = """
 spec = "sentinel-plan-v1"
@@ -544,13 +541,8 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
 def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """Provide the paths of a daemon, whose orphans become children of this process."""
     Registry.create(simulated.folder, 2)
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
-    try:
-        with isolated_daemon(simulated, monkeypatch) as daemon:
-            yield daemon
-    finally:
-        assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0) == 0
+    with adopted_orphans(), isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.stressor import forked_children
+from tests.harness.isolation import adopted_orphans
 
 PROGRAM = """
 import fcntl, os, signal, sys
@@ -76,6 +77,46 @@ os.wait()
         check=True,
     )
     assert done.stdout == "open\n"
+
+
+def test_the_late_ones_of_many_forked_processes_outlive_the_hangup() -> None:
+    """The kernel hangs the group up while the leader exits: what ends then, delays the exit."""
+    program = """
+import os, signal
+from sentinel.host.process_setup import _hang_up_group_on_exit
+from sentinel.stressor import forked_children
+os.setsid()
+_hang_up_group_on_exit()
+forked_children.detach_forks([], "/dev/nvidia", lambda: None)
+for _ in range(forked_children._FEW + 2):
+    if not os.fork():
+        print(os.getpid(), flush=True)
+        signal.pause()
+        signal.pause()
+    os.read(0, 1)
+print("all", flush=True)
+signal.pause()
+"""
+    with (
+        adopted_orphans(),
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        ) as leader,
+    ):
+        assert leader.stdin is not None
+        assert leader.stdout is not None
+        children = []
+        for line in iter(leader.stdout.readline, b"all\n"):
+            children.append(int(line))
+            leader.stdin.write(b".")
+        leader.kill()
+        leader.wait()
+        ends = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in children]
+    late = len(children) - forked_children._FEW
+    assert ends == [signal.SIGHUP] * forked_children._FEW + [signal.SIGALRM] * late
 
 
 def is_free(path: Path) -> bool:
