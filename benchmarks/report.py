@@ -191,17 +191,19 @@ class Report:
             alone = self._times("alone-bare")
             floor = self._times(f"floor-{workload}")
             own = self._times(f"{workload}-bare")
-            if not (alone and floor and own):
+            if not (floor and own):
                 continue
             ratio, worst = median(own) / median(floor), max(own) / median(floor)
             # On a simulated GPU memory is free at once, and there is no floor to compare with.
-            compared = median(floor) > median(alone)
+            compared = not alone or median(floor) > median(alone)
             good = not compared or (ratio <= OVER_FLOOR and worst < WORST_OVER_FLOOR)
             rows.append(
                 [
                     workload,
-                    *(f"{_milliseconds(median(times))} ({len(times)})" for times in (alone, floor)),
-                    f"{_milliseconds(median(own))} ({len(own)})",
+                    *(
+                        f"{_milliseconds(median(times))} ({len(times)})" if times else "-"
+                        for times in (alone, floor, own)
+                    ),
                     *((f"{ratio:.2f}", f"{worst:.2f}") if compared else ("-", "-")),
                     self._verdict(f"{workload}: cost to the newcomer", good=good),
                 ]
