@@ -165,6 +165,7 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
         expectation=run.expectation,
         listed=run.node,
         known=run.known,
+        findings=run.findings,
         pci_devices=devices,
         hosts=run.host,
         selected=bool(run.selected),

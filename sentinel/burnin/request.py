@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.checks.evidence import Findings
 from sentinel.burnin.checks.thresholds_file import recorded
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.config.plan import Plan, parse_plan
@@ -36,6 +37,8 @@ class RunRequest:
     #: What the node must be, as TOML, and its source; of a run to go on with, its folder says it.
     expectation: str = ""
     expected_by: str = ""
+    #: What daemons know against GPUs, by UUID.
+    findings: Mapping[str, Findings] = field(default_factory=dict)
     #: The state directory, in which a new run is known.
     state: str
     #: The folder of the simulated GPUs and their number; None with real ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from sentinel.burnin.checks.evidence import Findings
 from sentinel.burnin.record import LAST, LOST
 from sentinel.burnin.request import RunRequest, plan_of
 from sentinel.burnin.resume import begun_with, check_settings, earlier_work
@@ -97,7 +98,8 @@ def record_run(
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
             if resumes:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, _present_settings(client, request, wanted.gpus), before)
+                present = _present_settings(client, request, wanted.gpus)
+                reopen(folder, present, before, _plain(request.findings))
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel, count_lines(folder.samples)).write
             sampler = Sampler(client, run.gpus, seconds, write)
@@ -193,7 +195,13 @@ def _beside(request: RunRequest, before: CountersResult) -> dict[str, Any]:
         "host_before": asdict(read_host(simulated)),
         "pci_paths": read_pci_paths(simulated),
         "unacknowledged": faults,
+        "findings": _plain(request.findings),
     }
+
+
+def _plain(findings: Mapping[str, Findings]) -> dict[str, Any]:
+    """Return what daemons know against GPUs as JSON values."""
+    return {uuid: asdict(found) for uuid, found in findings.items()}
 
 
 def _is_selection(client: Client, request: RunRequest, before: CountersResult) -> bool:

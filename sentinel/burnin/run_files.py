@@ -66,7 +66,7 @@ def prepare(
             that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
             of verified work; ``host_before``, what the kernel says of the host; ``pci_paths``,
             the ports above each device of NVIDIA; ``unacknowledged``, the faults of the kernel's
-            log since the boot, for people.
+            log since the boot, for people; ``findings``, what daemons know against GPUs.
 
     Raises:
         ConfigError: They cannot be written.
@@ -95,7 +95,10 @@ def complete(
 
 
 def reopen(
-    folder: RunFolder, settings: Sequence[Mapping[str, Any]], before: CountersResult
+    folder: RunFolder,
+    settings: Sequence[Mapping[str, Any]],
+    before: CountersResult,
+    findings: Mapping[str, Any],
 ) -> None:
     """Prepare the folder of a run for its resumption; it may be of a run that was killed.
 
@@ -103,8 +106,9 @@ def reopen(
         folder: The folder of the run.
         settings: What to record of the settings: those that it was not begun with.
         before: The counters of all GPUs before this part.
+        findings: What daemons know against GPUs now.
     """
-    _mend(folder, before)
+    _mend(folder, before, findings)
     header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     begun = [value | {"source": None} for value in header["settings"]]
@@ -113,7 +117,7 @@ def reopen(
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
-def _mend(folder: RunFolder, before: CountersResult) -> None:
+def _mend(folder: RunFolder, before: CountersResult, findings: Mapping[str, Any]) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
     The report and the counters after the former part are not those of this one, which may be
@@ -131,7 +135,7 @@ def _mend(folder: RunFolder, before: CountersResult) -> None:
         *("pci_paths", "unacknowledged"),
     )
     kept = {name: counters[name] for name in names if name in counters}
-    kept["resumed"] = [*counters.get("resumed", ()), again]
+    kept |= {"resumed": [*counters.get("resumed", ()), again], "findings": findings}
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 
 

@@ -42,7 +42,7 @@ def _count(facts: HostFacts) -> Diagnosis:
         means = "sentinel has no GPU to use and would exit with code 4"
         do = facts.ignored or "Check CUDA_VISIBLE_DEVICES, and the lines about each GPU."
         return problem("GPUs", f"{there}, none of them visible", means, do)
-    kept = [gpu for gpu in facts.gpus if not facts.driver.simulated and not _can_be_occupied(gpu)]
+    kept = [gpu for gpu in facts.gpus if not _can_be_occupied(gpu)]
     if kept:
         visible = f"{usable_gpus} of {there}" if usable_gpus < there else f"{there}"
         indices = format_indices(gpu.index for gpu in kept)
@@ -81,16 +81,18 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Diagnosis]:
     elif gpu.unread is not None:
         means = "this GPU is never occupied: a daemon cannot read all that it needs"
         yield problem("answers", gpu.unread, means, _ELSE)
-    elif not facts.driver.simulated:
+    else:
         yield well("answers", gpu.name or "yes", "no call hung")
     if gpu.node is not None or not silent:
         yield _node(gpu, facts)
-    if silent or facts.driver.simulated:
+    if silent:
         return
     yield _memory(gpu.memory)
+    yield _mig(gpu.mig)
+    if facts.driver.simulated:
+        return
     yield _persistence(gpu.persistence)
     yield _compute_mode(gpu.compute_mode)
-    yield _mig(gpu.mig)
     yield _display(gpu.display)
     yield _processes(gpu.compute)
     yield _mps(gpu.mps)

@@ -78,19 +78,21 @@ def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
     )
     stuck = found.stuck
     if missing is None and not any(counters.unanswered for counters in found.counters):
-        gpus, survives = _with_readings(gpus)
+        gpus, survives = _with_readings(gpus, Options(config=Config()))
         stuck = stuck or survives
     return DriverInspection(driver=driver, gpus=gpus, stuck=stuck)
 
 
-def _with_readings(gpus: tuple[GpuFacts, ...]) -> tuple[tuple[GpuFacts, ...], bool]:
+def _with_readings(
+    gpus: tuple[GpuFacts, ...], options: Options
+) -> tuple[tuple[GpuFacts, ...], bool]:
     """Have a probe read the GPUs once, as a daemon's does; add why it could not.
 
     Returns:
         The GPUs, and whether the probe survived SIGKILL.
     """
     try:
-        found, readings, stuck = read_once(Options(config=Config()))
+        found, readings, stuck = read_once(options)
     except SentinelError:  # the other checks name it
         return gpus, False
     faults = {
@@ -286,13 +288,22 @@ def examine(
 
 
 def _simulated(folder: Path, count: int) -> DriverInspection:
-    """Describe the first simulated GPUs; missing ones are created."""
+    """Have a probe read the first simulated GPUs; missing ones are created."""
     registry = simulation.Registry.create(folder, count)
-    gpus = tuple(
-        GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name, node=str(registry.node(gpu.uuid)))
+    listed = tuple(
+        GpuFacts(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            node=str(registry.node(gpu.uuid)),
+            memory=(gpu.memory_total,),
+            compute=(),
+            mig=(int(bool(registry.figures(gpu.uuid).get("mig"))),),
+        )
         for gpu in registry.gpus()[:count]
     )
-    return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
+    gpus, stuck = _with_readings(listed, Options(config=Config(), simulate=count))
+    return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=stuck)
 
 
 def _inspect_own(driver: str) -> DriverInspection:

@@ -10,7 +10,7 @@ from sentinel.config.model import Config
 from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.node import starts
-from sentinel.core.observation import Observation, ProbeFacts
+from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.core.occupancy import Ruling
 from sentinel.core.state import Probe
 from sentinel.errors import EndedEarlyError
@@ -84,18 +84,26 @@ def read_once(options: Options) -> tuple[Found, Mapping[str, Reading], bool]:
         SentinelError: As for :func:`supervise`, except for the locks.
     """
     readings: dict[str, Reading] = {}
+    calls: tuple[Call, ...] = ()
     with Signals() as signals:
         with find_gpus(options, signals) as found:
             missing = {gpu.uuid for gpu in found.gpus}
 
             def enough(facts: ProbeFacts | None) -> bool | None:
-                readings.update(facts.readings if facts is not None else {})
+                nonlocal calls
+                if facts is not None:
+                    readings.update(facts.readings)
+                    calls = facts.calls
                 missing.difference_update(readings)
                 return None if missing else True
 
             found.probe.send(Watch(gpus=tuple(missing), held=()))
             limit = options.config.quick_poll + options.config.stale_after
             follow_probe(found.probe, signals, enough, limit)
+            for call in calls:
+                if call.uuid is not None and call.uuid in missing:
+                    fault = f"{call.name} has not returned"
+                    readings[call.uuid] = Reading(uuid=call.uuid, at=call.since, fault=fault)
             stuck = not found.probe.close()
         name, _ = signals.collect()
         if name is not None:  # it came while the probe was ended

@@ -80,7 +80,7 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
             f"{path}: {error.strerror}", "Name the folder of a fleet's run."
         ) from None
     copies = {file: what for file in files if (what := _what_copy(file.name))}
-    reports = {file for file in files if file.suffix == ".json"} - copies.keys()
+    reports = {file for file in files if file.suffix.lower() == ".json"} - copies.keys()
     there = {_name(file) for file in reports} - NOT_NODES
     run = folder.read() if folder.run_file.exists() else None
     if run is None and there >= {"counters", "run"}:
@@ -95,7 +95,11 @@ def read_fleet(path: Path, expected: tuple[str, ...] | int = ()) -> FleetFiles:
     others = there - set(known) if known else set()
     unlisted = others if run is None else set()
     names = sorted({*(known or there), *unlisted})
-    reasons = read_reasons(folder)
+    reasons = {
+        _name(file): f"{_printable(file.name)} must be called {_name(file)}.json"
+        for file in reports
+        if file.suffix != ".json"
+    } | read_reasons(folder)
     with _many_objects():
         nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
     marked = [replace(one, unlisted=one.name in unlisted) for one in _without_copies(nodes)]

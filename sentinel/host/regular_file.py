@@ -319,7 +319,8 @@ def why_foreign(file: Path) -> str | None:
         file: A file; one that does not exist was not written.
     """
     try:
-        folder = file.parent.resolve()  # a run is known by a link to its folder, too
+        # A run is known by a link to its folder, too. Path.resolve() fails for a loop of links.
+        folder = Path(os.path.realpath(file.parent))
         found = [(path, path.lstat()) for path in dict.fromkeys((file.parent, folder, file))]
         if stat.S_ISLNK(found[-1][1].st_mode):
             return f"{file} is a link"

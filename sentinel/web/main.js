@@ -96,7 +96,9 @@ function update(changed) {
   const at = now();
   for (const gpu of changed) {
     if (!cards.has(gpu.uuid)) addCard(gpu);
-    cards.get(gpu.uuid).gpu = { ...gpu, at };
+    // What the driver said last of a GPU that cannot be read is no figure of now.
+    const telemetry = gpu.occupancy === "UNKNOWN" ? null : gpu.telemetry;
+    cards.get(gpu.uuid).gpu = { ...gpu, telemetry, at };
   }
   const alike = areAlike();
   for (const card of cards.values()) {

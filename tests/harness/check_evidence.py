@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.checks.evidence import MomentEvidence
+from sentinel.burnin.checks.evidence import Findings, MomentEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
 from sentinel.burnin.former_runs import Former
 from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
@@ -208,7 +208,11 @@ TO_HOST: Mapping[LinkPart, float | None] = {
 TO_PEERS: Mapping[int, float | None] = dict.fromkeys(range(1, 8), 360.0)
 
 
-def moment(*peers: Counters, findings: int | None = 0, **changed: Any) -> MomentEvidence:
+def moment(
+    *peers: Counters,
+    findings: Findings | None = Findings(),  # noqa: B008 - frozen
+    **changed: Any,
+) -> MomentEvidence:
     """Build the evidence of one moment, with these counters changed."""
     now = replace(HEALTHY, **changed)
     return MomentEvidence(counters=now, node=(now, *(peers or (PEER,))), findings=findings)

@@ -104,6 +104,7 @@ class ExampleRun:
                 "selected": None,
                 "known": {},
                 "unacknowledged": [],
+                "findings": {},
                 "driver_error": None,
                 "host_before": {"error": "the ports were not read"},
                 "host_after": {"error": "the ports were not read"},

@@ -103,7 +103,12 @@ class RecordedNode:
             self.samples += self._samples(index)
         self.counters = {"pci_devices": None, "selected": False, "known": {}}
         self.counters |= {"kernel_log_error": None, "host_before": {}, "host_after": {}}
-        self.counters |= {"pci_paths": {}, "unacknowledged": [], "driver_error": None}
+        self.counters |= {
+            "pci_paths": {},
+            "unacknowledged": [],
+            "findings": {},
+            "driver_error": None,
+        }
 
     # --- what a test changes ------------------------------------------------------------------
 

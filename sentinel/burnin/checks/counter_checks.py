@@ -17,7 +17,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence, judge_sum, read
+from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, judge_sum, read
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of
@@ -277,13 +277,17 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 
 @TABLE.check("daemon.findings")
-def _daemon_findings(evidence: MomentEvidence, limits: Limits) -> Judgement:
-    """Judge the wrong results and findings of this daemon and those before it."""
-    if isinstance(evidence.findings, tuple):
-        faults = "; ".join(evidence.findings)
-        return Judgement(status=Status.FAIL, value="known", evidence=faults)
-    if isinstance(evidence.findings, str):
-        return untested(evidence.findings)
-    if evidence.findings is None:
+def _daemon_findings(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """Judge the faults that daemons know, and wrong results; a burn-in judges these again."""
+    found = evidence.findings
+    if found is None:
         return not_applicable("no daemon of this user has verified it")
-    return by_limits(evidence.findings, limits, "as `sentinel health` shows them")
+    if found.faults:
+        action = "ISOLATE: after the repair, `sentinel health --acknowledge` ends XIDs and errors."
+        faults = "; ".join(found.faults)
+        return Judgement(status=Status.FAIL, value="known", evidence=faults, action=action)
+    if found.unknown is not None and not found.wrong:
+        return untested(found.unknown)
+    if isinstance(evidence, GrowthEvidence):
+        limits = {"warn": limits["fail"]}
+    return by_limits(found.wrong, limits, "as `sentinel health` shows them")

@@ -32,6 +32,18 @@ _KEPT = ("lifetime", "remapped", "retired")
 RESET = "the driver was reloaded or the GPU was reset"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What daemons know against a GPU."""
+
+    #: Its faults, each with its remedy.
+    faults: tuple[str, ...] = ()
+    #: The number of its wrong results and findings that were not acknowledged.
+    wrong: int = 0
+    #: Why that number is not known, or None.
+    unknown: str | None = None
+
+
 class GpuEvidence(ABC):
     """One GPU at one moment or over a run: what a check of both judges."""
 
@@ -39,6 +51,8 @@ class GpuEvidence(ABC):
     node: tuple[Counters, ...]
     #: What it must be.
     expectation: Expectation
+    #: What daemons know against it; None if nothing was looked up.
+    findings: Findings | None
 
     @property
     @abstractmethod
@@ -135,9 +149,7 @@ class MomentEvidence(GpuEvidence):
 
     counters: Counters
     node: tuple[Counters, ...] = ()
-    #: The number of wrong results and findings of a running daemon and of those before it, the
-    #: faults that it alone knows, or why nothing is known; None if no daemon runs.
-    findings: int | tuple[str, ...] | str | None = None
+    findings: Findings | None = None
     expectation: Expectation = NOTHING
 
     @property
@@ -357,6 +369,8 @@ class ExpectedEvidence:
     tested: Collection[str] | None = None
     #: The GPUs that were burned in or held on this host before: descriptions by UUID.
     known: Mapping[str, str] = field(default_factory=dict)
+    #: What daemons know against GPUs, by UUID.
+    findings: Mapping[str, Findings] = field(default_factory=dict)
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: tuple[str, ...] | None = None
     #: Why NVML lists nothing, or None.

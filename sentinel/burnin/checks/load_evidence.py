@@ -9,7 +9,13 @@ from functools import cached_property
 from itertools import pairwise
 
 from sentinel.burnin.checks.check import Unjudged, untested
-from sentinel.burnin.checks.evidence import NOTHING, GrowthEvidence, known_value, read
+from sentinel.burnin.checks.evidence import (
+    NOTHING,
+    Findings,
+    GrowthEvidence,
+    known_value,
+    read,
+)
 from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.checks.operator_limits import limited_less
 from sentinel.burnin.former_runs import Former
@@ -76,6 +82,7 @@ class LoadEvidence(GrowthEvidence):
     model: str = ""
     node: tuple[Counters, ...] = ()
     expectation: Expectation = NOTHING
+    findings: Findings | None = None
     #: Why the kernel's log has not all XIDs, or None.
     kernel_log_error: str | None = None
     #: The faults of the kernel's log that are of this GPU, and why there are none, or None.

@@ -100,10 +100,17 @@ def _node_known(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed}
-    gone = [text for uuid, text in evidence.known.items() if uuid not in there]
+    lost = {
+        uuid: f"{evidence.known.get(uuid, uuid)}: {'; '.join(found.faults)}"
+        for uuid, found in evidence.findings.items()
+        if found.faults and uuid not in there and not evidence.selected
+    }
+    gone = {uuid: text for uuid, text in evidence.known.items() if uuid not in there} | lost
+    if lost:
+        return Judgement(status=Status.FAIL, value=len(gone), evidence="; ".join(gone.values()))
     if evidence.expectation.gpus is not None and len(there) >= evidence.expectation.gpus:
         limits = {}
-    return by_limits(len(gone), limits, "; ".join(gone))
+    return by_limits(len(gone), limits, "; ".join(gone.values()))
 
 
 @TABLE.check("node.tested")

@@ -19,6 +19,7 @@ from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, judged
 from sentinel.burnin.checks.evidence import (
     NOTHING,
     ExpectedEvidence,
+    Findings,
     HostEvidence,
     MomentEvidence,
     NodeEvidence,
@@ -104,7 +105,7 @@ def judge_node(
     pci_devices: tuple[str, ...] | None = None,
     selected: Collection[int] | None = None,
     driver_error: str | None = None,
-    findings: Mapping[str, int | tuple[str, ...] | str] = MappingProxyType({}),
+    findings: Mapping[str, Findings] = MappingProxyType({}),
     more: Sequence[ExpectedEvidence | HostEvidence] = (),
 ) -> NodeReport:
     """Judge the GPUs of a node.
@@ -116,8 +117,7 @@ def judge_node(
         selected: The indices of the GPUs to judge, or None for all; a node with a selection is not
             judged itself.
         driver_error: Why the driver is unusable, or None.
-        findings: The number of wrong results and findings that daemons know of, the faults that
-            they alone know, or why nothing is known, by UUID.
+        findings: What daemons know against GPUs, by UUID.
         more: What the node must be, and the host around the GPUs.
     """
     everything = tuple(counters)

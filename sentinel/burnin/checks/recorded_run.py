@@ -22,7 +22,7 @@ from sentinel.burnin.checks import (
 )
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.checks.evidence import NOTHING
+from sentinel.burnin.checks.evidence import NOTHING, Findings
 from sentinel.burnin.checks.kernel_checks import KernelEvidence
 from sentinel.burnin.checks.load_evidence import LoadEvidence, Reference
 from sentinel.burnin.checks.node_report import MOMENT
@@ -59,7 +59,7 @@ CHECKS = Table(
 _HEADER = ("id", "started", "settings", "resumed", "node", "thresholds", "expectation")
 _COUNTERS = (
     *("before", "pci_devices", "selected", "known", "host_before", "pci_paths"),
-    "unacknowledged",
+    *("unacknowledged", "findings"),
 )
 _AFTER = ("host_after", "driver_error", "kernel_log_error")
 #: The versions that have not recorded all of it.
@@ -94,6 +94,8 @@ class Recorded:
     pci_paths: Mapping[str, Sequence[str]] | None
     #: The faults since the boot that were not acknowledged before the run.
     unacknowledged: Sequence[str]
+    #: What daemons knew against GPUs before, by UUID.
+    findings: Mapping[str, Findings]
 
     @property
     def faults_unread(self) -> str | None:
@@ -125,6 +127,10 @@ def read_run(folder: RunFolder) -> Recorded:
             for one in counters.get("resumed", ())
         ]
         thresholds = recorded(header.get("thresholds"))
+        findings = {
+            uuid: from_json(Findings, found, "findings")
+            for uuid, found in counters.get("findings", {}).items()
+        }
         host = tuple(
             from_json(HostCounters, counters[name], "counters")
             for name in ("host_before", "host_after")
@@ -165,6 +171,7 @@ def read_run(folder: RunFolder) -> Recorded:
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
         pci_paths=counters.get("pci_paths"),
         unacknowledged=counters.get("unacknowledged", ()),
+        findings=findings,
     )
 
 
@@ -221,6 +228,7 @@ def evidence_of_load(
         model=model or "this GPU",
         node=run.node,
         expectation=run.expectation,
+        findings=run.findings.get(record.uuid, Findings()),
         kernel_log_error=run.kernel_log_error,
         faults=list(_faults_of(record.before, record.faults, run)),
         faults_unread=run.faults_unread,

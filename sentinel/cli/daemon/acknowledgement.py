@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentinel.cli.daemon.known_faults import acknowledge_stored
 from sentinel.client import connect
 from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
@@ -88,7 +89,7 @@ def _in_file(
     Raises:
         AccessDeniedError: The file is another user's.
         ConfigError: The file cannot be read or written.
-        ConflictError: No wrong results count against these GPUs.
+        ConflictError: No wrong results or XIDs count against these GPUs.
     """
     try:
         if path.exists() and path.stat().st_uid != os.geteuid():
@@ -96,14 +97,17 @@ def _in_file(
             raise AccessDeniedError(f"{path} belongs to another user", remedy)
         user = look_up(os.getuid()) or f"user {os.getuid()}"
         done = verified_store.acknowledge(path, uuids, user, reason, outcome)
+        faults = acknowledge_stored(path.parent, uuids)
     except OSError as error:
         raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no file of verified work: {error}") from None
-    if not done:
-        raise ConflictError(f"no wrong results count against {', '.join(uuids)}")
-    counts = "; ".join(
-        f"{format_count(one.errors + one.findings, 'wrong result')} of {uuid}"
+    texts = {
+        uuid: f"{format_count(one.errors + one.findings, 'wrong result')} of {uuid}"
         for uuid, one in done.items()
-    )
-    return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(done))
+    }
+    texts = {uuid: f"faults of {uuid}" for uuid in faults} | texts
+    if not texts:
+        raise ConflictError(f"no wrong results or XIDs count against {', '.join(uuids)}")
+    counts = "; ".join(texts.values())
+    return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(texts))

@@ -26,6 +26,7 @@ from sentinel.burnin.run_files import new_folder
 from sentinel.burnin.run_folder import RunFolder, find_run, read_object
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status, verbose_option
 from sentinel.cli.daemon.burnin_record import record, start_recorder
+from sentinel.cli.daemon.known_faults import known_findings
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
@@ -49,6 +50,7 @@ from sentinel.config.sources import Sources, checked
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
+from sentinel.host.daemon_lookup import daemons_sharing
 from sentinel.host.daemon_lookup import locate as locate_daemon
 from sentinel.host.golden_store import locate
 from sentinel.host.paths import places
@@ -126,6 +128,10 @@ def command(
         return int(ExitCode.OK)
     registered_checks(CHECKS.ids)  # a conflict is to be known before the run
     host = _find_host(simulate, resume)
+    is_chosen = host.begun is not None or host.simulate is not None
+    if flags["strict"] and host.simulated is not None and not is_chosen:
+        what = "the daemon has simulated GPUs, accepted only with --simulate N"
+        raise click.UsageError(what)
     thresholds = _read_thresholds(limits)
     expected = Expectation()
     if host.begun is None:
@@ -136,6 +142,8 @@ def command(
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(host.state, plan)
     flags_of_run, single = _private_settings(sources, host)
+    daemons = daemons_sharing(host.state, host.simulated)
+    daemons += [] if host.daemon is None else [str(host.daemon.address.socket)]
     request = RunRequest(
         folder=str(folder.path.absolute()),
         plan=None if host.begun is not None else text,
@@ -145,6 +153,7 @@ def command(
         thresholds=thresholds,
         expectation=expected.text,
         expected_by=expected.source,
+        findings=known_findings(host.state, list(dict.fromkeys(daemons))),
         state=str(host.state.absolute()),
         simulated=None if host.simulated is None else str(host.simulated.absolute()),
         simulate=host.simulate,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,11 +26,11 @@ from sentinel.cli.daemon.known_cards import (
     cards_of_host,
     is_suspect,
     judge_expectation,
-    places_of,
     read_host_gpus,
     why_unmet,
     with_expected,
 )
+from sentinel.cli.daemon.known_faults import places_of
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.setting_options import expect_options, load_expectation
@@ -135,8 +136,10 @@ def command(
     without wrong results: Sentinel has not found them.
     """
     if not simulated and not (socket or os.environ.get(SOCKET_VARIABLE)):
-        options.warn_of_simulated_gpus()
+        is_strict = strict or required is not None
+        options.warn_of_simulated_gpus("--simulated", strict=is_strict)
     requirement = _requirement(required, level, max_age_s)
+    folder = simulated_folder(chosen=simulated)
     if (npd or acknowledged) and (required or selected):
         raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
     if acknowledged or reason is not None or outcome is not None:
@@ -145,23 +148,21 @@ def command(
                 "--acknowledge and --reason need each other, and exclude --npd;"
                 " --outcome needs both of them"
             )
-        state, sockets = places_of(socket, simulated=simulated)
+        state, sockets = places_of(socket, folder)
         path, cards = state / verified_store.NAME, cards_of(state, sockets)
         became = None if outcome is None else RepairOutcome(outcome)
         done = acknowledge(acknowledged, reason, cards, sockets, path, became)
         return options.outcome(done).show(as_json=as_json)
-    is_here = simulated_folder(chosen=simulated) is None
-    expectation = load_expectation(expect, expect_gpus, is_here=is_here)
+    expectation = load_expectation(expect, expect_gpus, is_here=folder is None)
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
-        return _print_npd(socket, expectation, simulated=simulated, strict=strict)
-    folder = simulated_folder(chosen=simulated)
+        return _print_npd(socket, expectation, folder, strict=strict)
     is_asked = requirement is not None or bool(expectation.text)
     found = read_host_gpus(folder) if is_asked else None
     expected = judge_expectation(expectation, found, folder, selected)
     least = None if requirement is None else requirement.work
-    cards = cards_of(*places_of(socket, simulated=simulated), least)
+    cards = cards_of(*places_of(socket, folder), least)
     if requirement is not None and found is not None:
         cards = cards_of_host(cards, found)
     else:
@@ -210,9 +211,8 @@ def _requirement(
 # --- output ----------------------------------------------------------------------------------
 
 
-def _are_simulated(socket: str | None, *, simulated: bool) -> bool:
+def _are_simulated(socket: str | None, folder: Path | None) -> bool:
     """Check whether the daemon that is meant, or else the folder, has simulated GPUs."""
-    folder = simulated_folder(chosen=simulated)
     with contextlib.suppress(SentinelError):  # several run
         found = locate(socket, folder)
         if found.record is not None:
@@ -227,18 +227,17 @@ def _is_bad(card: Card, *, strict: bool) -> bool:
 
 
 def _print_npd(
-    socket: str | None, expectation: Expectation, *, simulated: bool, strict: bool
+    socket: str | None, expectation: Expectation, folder: Path | None, *, strict: bool
 ) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        folder = simulated_folder(chosen=simulated)
         host = read_host_gpus(folder) if expectation.text else None
         found = judge_expectation(expectation, host, folder)
         for text, status in found:
             if status is Status.FAIL:
                 print(npd_line(text))
                 return 1
-        cards = cards_of(*places_of(socket, simulated=simulated))
+        cards = cards_of(*places_of(socket, folder))
     except SentinelError as error:
         print(npd_line(str(error)))
         return NPD_UNKNOWN
@@ -259,7 +258,7 @@ def _print_npd(
         print("no burn-in is known")
         return NPD_UNKNOWN
     if not shown:
-        noun = "simulated GPU" if _are_simulated(socket, simulated=simulated) else "GPU"
+        noun = "simulated GPU" if _are_simulated(socket, folder) else "GPU"
         note = "" if expectation.gpus is not None else "; the number of GPUs was not checked"
         print(npd_line(f"{format_count(len(here), noun)} passed the last burn-in{note}"))
         return 0

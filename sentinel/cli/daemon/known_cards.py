@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -23,13 +22,12 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
-from sentinel.client import connect
+from sentinel.cli.daemon.known_faults import gpus_of, stored_faults
 from sentinel.config.expectation import Expectation
 from sentinel.core.faults import describe
 from sentinel.core.gpu_state import NOT_READ
-from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.errors import ConfigError, DriverUnavailableError
 from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
 from sentinel.host.last_verdicts import (
     AHEAD_S,
     RUNS,
@@ -41,11 +39,10 @@ from sentinel.host.last_verdicts import (
     work_of,
 )
 from sentinel.host.regular_file import file_errors
-from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuProof, GpuStatus
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
-from sentinel.protocol.views import GpuFault, KnownFaults
+from sentinel.protocol.views import GpuFault
 from sentinel.units import format_duration
 
 if TYPE_CHECKING:
@@ -127,22 +124,6 @@ class Card(OwnedGpu):
         return last is not None and last.verdict in ACCEPTED and last.no_proof is None
 
 
-def places_of(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
-    """Find the state directory, and the sockets of the daemons that share it.
-
-    Raises:
-        SentinelError: They cannot be found.
-    """
-    folder = simulated_folder(chosen=simulated)
-    state = find_shared(folder, socket)
-    if socket is not None:
-        return state, [socket]
-    sockets = daemons_sharing(state, folder)
-    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
-        sockets.append(locate(None, folder).socket)
-    return state, list(dict.fromkeys(sockets))
-
-
 def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> list[Card]:
     """Join what running daemons know of their GPUs with what is stored of all, by index.
 
@@ -158,7 +139,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     with file_errors(f"{state} cannot be read"):
         unjudged = _write_missing_reports(state)
         verdicts = last_verdicts(report_paths(state), least, unjudged)
-    present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
+    present = list(gpus_of(sockets))
     otherwise = False if present else None
     try:
         cards = _stored(state / verified_store.NAME, present=otherwise)
@@ -181,7 +162,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
             seen=known.seen if known is not None else 0.0,
             lost=_why_unknown(gpu),
         )
-    for before in () if present else _stored_faults(state / FAULTS.name):
+    for before in () if present else stored_faults(state):
         last_gpu = before.gpu
         card = cards.get(last_gpu.uuid) or _card(last_gpu.uuid, last_gpu, name=last_gpu.name)
         cards[last_gpu.uuid] = replace(card, faults=describe(before))
@@ -246,14 +227,6 @@ def _write_missing_reports(state: Path) -> list[Unknown]:
     return unjudged
 
 
-def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:
-    """List the GPUs of a running daemon; nothing without one."""
-    try:
-        return connect(socket).status().gpus
-    except SentinelError:
-        return ()
-
-
 def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
     """Read what the last daemon has stored, by UUID.
 
@@ -272,22 +245,6 @@ def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
         )
         for uuid, one in verified_store.read_for_command(path).items()
     }
-
-
-def _stored_faults(path: Path) -> tuple[KnownFaults, ...]:
-    """Read the faults that the last daemon knew: those of this boot, until a reset.
-
-    Raises:
-        ConfigError: The file is invalid.
-    """
-    try:
-        return FAULTS.read(path, Clocks.read())
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no file of known faults: {error}") from None
 
 
 def read_host_gpus(simulated: Path | None) -> CountersResult:

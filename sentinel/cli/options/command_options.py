@@ -40,10 +40,21 @@ def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function]
     return add
 
 
-def warn_of_simulated_gpus() -> None:
-    """Say so where only the variable chose them: one that was left set must fool no script."""
+def warn_of_simulated_gpus(chosen_by: str, *, strict: bool = False) -> None:
+    """Say so where only the variable chose them: one that was left set must fool no script.
+
+    Args:
+        chosen_by: The option that would have chosen them.
+        strict: Whether the command accepts GPUs: then it refuses these.
+
+    Raises:
+        UsageError: It does.
+    """
     if os.environ.get(SIMULATED):
-        click.echo(f"sentinel: warning: {SIMULATED} is set: these are simulated GPUs", err=True)
+        what = f"{SIMULATED} is set: these are simulated GPUs"
+        if strict:
+            raise click.UsageError(f"{what}, accepted only with {chosen_by}")
+        click.echo(f"sentinel: warning: {what}", err=True)
 
 
 # --- the daemon ------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def simulate_option(text: str) -> Callable[[_Function], _Function]:
         def counted(*, simulate: int | None, **rest: Any) -> Any:
             if simulate is None and click.get_current_context().invoked_subcommand is None:
                 simulate = _count_of_environment()
-                warn_of_simulated_gpus()
+                warn_of_simulated_gpus("--simulate N", strict=rest.get("strict", False))
             return function(simulate=simulate, **rest)
 
         return click.option("--simulate", metavar="N", callback=_checked_count, help=text)(counted)

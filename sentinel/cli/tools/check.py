@@ -9,15 +9,17 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.checks import node_formats
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
-from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
+from sentinel.burnin.checks.evidence import ExpectedEvidence, Findings, HostEvidence
 from sentinel.burnin.checks.expected_checks import count_unchecked, learn, unproved
 from sentinel.burnin.checks.node_report import GpuReport, NodeReport, judge_node
+from sentinel.cli.daemon.known_faults import known_findings, places_of
 from sentinel.cli.display.output import (
     color_option,
     print_json,
@@ -35,26 +37,18 @@ from sentinel.cli.options.setting_options import (
     simulate_option,
     thresholds_option,
 )
-from sentinel.client import connect
 from sentinel.config.expectation import Expectation, expectation_toml
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.host_counters import read_host
-from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError, SentinelError
+from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation, verified_store
-from sentinel.host.daemon_lookup import find_shared, list_daemons, locate
+from sentinel.host.daemon_lookup import list_daemons
 from sentinel.host.paths import places
 from sentinel.host.regular_file import file_errors, replace_file
-from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.views import FaultKind
 from sentinel.units import format_count
-
-#: A plugin may take five seconds in all.
-_DAEMON_TIMEOUT_S = 1.0
-#: The faults that one reading of the counters does not show.
-_SEEN_BY_DAEMONS = frozenset({FaultKind.XID, FaultKind.UNREAD})
 
 _COLOURS = {
     Status.FAIL: "red",
@@ -187,19 +181,21 @@ def _judge(
     why = error or result.driver_error
     folder = simulation.default_folder() if simulate is not None else None
     host = read_host(folder)
+    state, sockets = _places(folder)
+    findings = known_findings(state, sockets)
+    if forgotten := verified_store.why_forgotten(state / verified_store.NAME):
+        found = {gpu.uuid: findings.get(gpu.uuid, Findings()) for gpu in result.counters}
+        findings |= {uuid: replace(one, unknown=forgotten) for uuid, one in found.items()}
     expected = ExpectedEvidence(
         expectation=expectation,
         listed=result.counters,
         hosts=(host,),
-        known={} if expectation.gpus is None else _known(folder),
+        known={} if expectation.gpus is None else verified_store.known_gpus(state),
+        findings=findings,
         pci_devices=result.pci_devices,
         driver_error=why,
         selected=bool(gpus),
     )
-    findings: dict[str, int | tuple[str, ...] | str] = {**_findings(folder)}
-    if forgotten := verified_store.why_forgotten(_shared(folder) / verified_store.NAME):
-        unknown = (gpu.uuid for gpu in result.counters if not findings.get(gpu.uuid))
-        findings |= dict.fromkeys(unknown, forgotten)
     report = judge_node(
         result.counters,
         thresholds,
@@ -243,55 +239,12 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
         return nothing, str(error)
 
 
-def _findings(folder: Path | None) -> dict[str, int | tuple[str, ...]]:
-    """Count what running daemons, and those before them, have found wrong, by UUID.
-
-    Instead of a count, the faults that only a running daemon knows.
-
-    Raises:
-        ConfigError: What earlier daemons have found cannot be read, and none runs.
-    """
-    proofs: dict[str, GpuProof | None] = {}
-    faults: dict[str, tuple[str, ...]] = {}
-    for socket in _sockets(folder):
-        with contextlib.suppress(SentinelError):
-            gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
-            proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
-            for gpu in gpus:
-                known = tuple(x.text for x in gpu.faults or () if x.kind in _SEEN_BY_DAEMONS)
-                faults |= {gpu.uuid: known} if known else {}
-    try:
-        stored = verified_store.read_for_command(_shared(folder) / verified_store.NAME)
-    except ConfigError:
-        if not proofs:
-            raise
-        stored = {}
-    found = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
-    counts = {
-        uuid: found.get(uuid, 0) if proof is None else proof.wrong for uuid, proof in proofs.items()
-    }
-    return found | counts | faults
-
-
-def _shared(folder: Path | None) -> Path:
-    """Find the state directory; several daemons that share none are asked themselves."""
+def _places(folder: Path | None) -> tuple[Path, list[str]]:
+    """Find the state directory and the daemons of it; several that share none are asked, too."""
     with contextlib.suppress(SentinelError):
-        return find_shared(folder)
-    return places(os.environ, os.getuid(), folder).shared
-
-
-def _known(folder: Path | None) -> dict[str, str]:
-    """Describe the GPUs of earlier runs and of verified work, by UUID."""
-    return verified_store.known_gpus(_shared(folder))
-
-
-def _sockets(folder: Path | None) -> list[str]:
-    """List the sockets of the daemon that is meant, and of all that run if none is named."""
-    with contextlib.suppress(SentinelError):
-        return [locate(None, folder).socket]
-    with contextlib.suppress(SentinelError):
-        return [daemon.socket or "" for daemon in list_daemons(folder)]
-    return []
+        return places_of(None, folder)
+    running = [daemon.socket or "" for daemon in list_daemons(folder)]
+    return places(os.environ, os.getuid(), folder).shared, running
 
 
 def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int] | None:

@@ -392,6 +392,16 @@ def test_eight_gpus_and_the_timeline_are_on_one_screen(tmp_path: Path, chrome: B
             assert page.evaluate(f"{plots}.filter({low}).length") == 0
 
 
+def test_a_lost_gpu_shows_no_figures_of_before(daemon: Daemon, chrome: Browser) -> None:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
+        page.wait_until(f"/\\d\\sW/.test({words(1)})")
+        daemon.host.registry.inject(daemon.host.uuid(1), "lost")
+        page.wait_until(f"{state(1)} === 'lost'")
+        assert not re.search(r"\d\s(W|°C|%)", page.evaluate(words(1)))
+        daemon.host.registry.inject(daemon.host.uuid(1), None)
+        page.wait_until(f"{state(1)} === 'occupied'")
+
+
 def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> None:
     with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'occupied'")

@@ -19,8 +19,10 @@ from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon.health import command
 from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
+from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.host.verified_store import StoredWork, confirmed_faulty, load, read, save
-from sentinel.protocol.views import VerifiedCounts
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.views import KnownFaults, VerifiedCounts
 from tests.harness.burnin_report import write_report
 from tests.harness.command_line import CommandOutput
 from tests.harness.daemon_harness import isolated_daemon
@@ -395,7 +397,23 @@ def test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why(runs: 
     assert "missing" not in unknown.out
     again = invoke("--acknowledge", "0", "--reason", "again")
     assert again.code == 1
-    assert "no wrong results count against GPU-a" in again.out
+    assert "no wrong results or XIDs count against GPU-a" in again.out
+
+
+def test_the_xids_that_the_last_daemon_knew_are_acknowledged_without_one(runs: Path) -> None:
+    gpus = [
+        Gpu(uuid=f"GPU-{name}", index=index, name="H200", pci_bus_id="", memory_total=2**34)
+        for index, name in enumerate("ab")
+    ]
+    known = [KnownFaults(gpu=gpu, xids=(48,), lost=gpu.index > 0) for gpu in gpus]
+    FAULTS.write(runs.parent / FAULTS.name, known, Clocks.read())
+    assert "GPU 0: XID 48" in invoke().out
+    done = invoke("--acknowledge", "0-1", "--reason", "reset by hand")
+    assert (done.code, "faults of GPU-a; faults of GPU-b; no daemon runs" in done.out) == (0, True)
+    shown = invoke()
+    assert (shown.code, "XID" in shown.out, "lists it no more" in shown.out) == (1, False, True)
+    again = invoke("--acknowledge", "1", "--reason", "again")
+    assert (again.code, "no wrong results or XIDs count" in again.out) == (1, True)
 
 
 def test_the_outcome_is_shown_and_a_confirmed_fault_needs_no_wrong_result(runs: Path) -> None:

@@ -12,6 +12,7 @@ from sentinel.fleet.drain import PREFIX
 from sentinel.host.timed_file import FAULTS
 from sentinel.host.verified_store import NAME, StoredWork, save
 from sentinel.protocol.views import FaultKind
+from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
@@ -39,6 +40,8 @@ PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
 }
 
 
+PLAN = plan_of("short", ("first", CHECKED, "seconds = 2"))
+
 #: One kind is tried by the quick tests, each for some seconds with a daemon.
 ALL_KINDS = [
     pytest.param(kind, marks=[] if kind is FaultKind.XID else pytest.mark.long)
@@ -63,10 +66,9 @@ def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     healthy = daemon.run_unchecked("slurm", "healthcheck").out
     assert healthy == f"{PREFIX} no fault on 2 GPUs; the number of GPUs was not checked\n"
     plant(daemon.host)
-    eventually(lambda: daemon.gpu(1).faults)
+    eventually(lambda: any(words in fault.text for fault in daemon.gpu(1).faults or ()))
     (fault,) = daemon.gpu(1).faults
     assert fault.kind == kind
-    assert words in fault.text
     assert daemon.gpu(0).faults == ()
     shown = daemon.run("status")
     row = next(line for line in shown.splitlines() if line.split()[:1] == ["1!"])
@@ -81,14 +83,47 @@ def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     checked = daemon.run("slurm", "healthcheck")
     assert words in checked
     assert "no fault on 1 GPU" in checked
-    # Of one moment, uncorrectable errors are a warning.
-    assert daemon.run_unchecked("check", "--simulate", "2").code == (
-        kind != FaultKind.UNCORRECTABLE
-    )
+    counters = daemon.run_unchecked("check", "--simulate", "2")
+    assert (counters.code, fault.text in " ".join(counters.out.split())) == (1, True)
     # Also without any burn-in, the condition of the node names it.
     npd = daemon.run_unchecked("health", "--npd")
     assert npd.code == 1
     assert "GPU 1 " in npd.out
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("kind", FaultKind)
+def test_no_burn_in_says_no_fault_beside_a_known_one(daemon: Daemon, kind: FaultKind) -> None:
+    """By the daemon, and without one when it has ended."""
+
+    def burn_in(name: str) -> tuple[int, str, list[str]]:
+        """Run a short burn-in; return its code, its first line and the checks that failed."""
+        run = BurninRun(daemon.host, PLAN, gpus=2, name=name, settings=())
+        output = daemon.run_unchecked(*run.command()[3:])
+        report = json.loads((run.folder / "report.json").read_text())
+        failed = [one["id"] for one in report["gpus"][-1]["checks"] if one["status"] == "fail"]
+        failed += [one["id"] for one in report["checks"] if one["status"] == "fail"]
+        return output.code, report["meaning"], failed
+
+    daemon.start(2)
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    PLANT[kind][0](daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    (fault,) = daemon.gpu(1).faults
+    code, meaning, failed = burn_in("through")
+    assert (code, "no fault was found" in meaning) == (1, False), meaning
+    # What the counters show, too, is named by them.
+    named = {FaultKind.LOST: "fell off the bus", FaultKind.RECOVERY: "recovery.action gpu_reset"}
+    assert named.get(kind, fault.text) in meaning
+    assert failed
+    daemon.run("stop")
+    if kind is FaultKind.XID:
+        code, meaning, failed = burn_in("alone")
+        assert (code, failed, fault.text in meaning) == (1, ["daemon.findings"], True)
+        daemon.run("health", "--simulated", "--acknowledge", "1", "--reason", "reset by hand")
+        code, meaning, failed = burn_in("acknowledged")
+        assert (code, failed, "no fault was found" in meaning) == (0, [], True)
 
 
 def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
@@ -145,6 +180,9 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
         assert stopped.code == 1
         assert before[0].remedy in stopped.out
         assert daemon.run_unchecked("health", "--simulated", "--npd").code == 1
+        counters = daemon.run_unchecked("check", "--simulate", "2")
+        named = "gpu.lost" if kind is FaultKind.LOST else before[0].text
+        assert (counters.code, named in " ".join(counters.out.split())) == (1, True)
     daemon.start(2, "--paused")
     eventually(lambda: daemon.gpu(1).read_s is not None)
     assert daemon.gpu(1).faults == before

@@ -64,6 +64,54 @@ def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
 @pytest.mark.parametrize(
     ("command", "chosen"),
     [
+        ("check --strict", "--simulate 1"),
+        ("burnin --strict --show-plan", "--simulate 1"),
+        ("fleet burnin --strict --engine clush --nodelist a --report x", ""),
+        ("health --strict", "--simulated"),
+        ("health --require pass", "--simulated"),
+    ],
+)
+def test_nothing_is_accepted_where_only_the_variable_chose_simulated_gpus(
+    folder: Path, cli: CommandLine, command: str, chosen: str
+) -> None:
+    """It may be left from a trial: a script that accepts nodes would accept any."""
+    Registry.create(folder, 1)
+    refusal = "SENTINEL_SIM_DIR is set: these are simulated GPUs, accepted only with --simulate"
+    assert refusal in cli(*command.split(), code=2).err
+    if chosen:
+        assert "are simulated" not in cli(*command.split(), *chosen.split(), code=None).err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fault", "figures", "code", "words"),
+    [
+        ("error", {}, 2, "a simulated error"),
+        ("lost", {}, 2, "fell off the bus"),
+        ("hang", {}, 2, "memory has not returned"),
+        (None, {"mig": True}, 1, "this GPU is not occupied: sentinel does not support MIG"),
+        (None, {}, 0, "sentinel would use all of them"),
+    ],
+)
+def test_the_doctor_reads_simulated_gpus_as_a_daemon_does(
+    folder: Path,
+    cli: CommandLine,
+    fault: str | None,
+    figures: dict[str, bool],
+    code: int,
+    words: str,
+) -> None:
+    registry = Registry.create(folder, 2)
+    registry.inject(registry.gpus()[1].uuid, fault)
+    registry.inject_figures(registry.gpus()[1].uuid, figures)
+    shown = " ".join(cli("doctor", "--simulate", "2", code=code).out.split())
+    assert words in shown
+    assert ("GPU 1 is never occupied" in shown) == (code > 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "chosen"),
+    [
         ("check --npd", "--simulate 1"),
         ("health", "--simulated"),
         ("burnin --show-plan", "--simulate 1"),

@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_has_no_manifest_of_its_former_part(folder: RunFolder
     from sentinel.diagnostics.counters import CountersResult
 
     folder.signature.write_text("former")
-    reopen(folder, (), CountersResult(counters=(), driver_error=None, stuck=False))
+    reopen(folder, (), CountersResult(counters=(), driver_error=None, stuck=False), {})
     assert not folder.manifest.exists()
     assert not folder.signature.exists()
 

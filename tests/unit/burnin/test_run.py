@@ -308,7 +308,7 @@ def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: 
     whole = judge_run(folder, Thresholds())
     assert whole.verdict is Verdict.PASS
     write_reports(folder, whole)
-    reopen(folder, [], read_of(folder))
+    reopen(folder, [], read_of(folder), {})
     assert not folder.report.exists()
     found = judge_run(folder, Thresholds())
     assert found.verdict is Verdict.INCOMPLETE
@@ -344,11 +344,11 @@ def test_the_log_of_a_killed_part_is_read_by_the_one_after_it(
     """The first part ends, the second one is killed, and the third one ends."""
     folder = ExampleRun().write(tmp_path)
     after = read_of(folder)
-    reopen(folder, [], after)
+    reopen(folder, [], after, {})
     complete(folder, after, None, HostCounters())
     assert json.loads(folder.counters.read_text())["kernel_log_error"] is None
-    reopen(folder, [], after)
-    reopen(folder, [], after)
+    reopen(folder, [], after, {})
+    reopen(folder, [], after, {})
     complete(folder, after, unread, HostCounters())
     found = judge_run(folder, Thresholds()).gpus[0]
     (xid,) = (result for result in found.results if result.id == "xid")
@@ -365,14 +365,14 @@ def test_what_each_part_counted_is_judged_whatever_was_reset_in_between(tmp_path
         return next(result for result in results if result.id == "ecc.corrected_new")
 
     assert corrected().status is Status.PASS
-    reopen(folder, [], read_of(folder, ecc_corrected_total=15))
+    reopen(folder, [], read_of(folder, ecc_corrected_total=15), {})
     assert corrected().status is Status.NOT_TESTED
     complete(folder, read_of(folder, ecc_corrected_total=20), None, HostCounters())
     assert (corrected().status, corrected().value) == (Status.WARN, 12)
     assert corrected().evidence == "ecc_corrected_total from 0 to 7, from 15 to 20"
-    reopen(folder, [], read_of(folder))
+    reopen(folder, [], read_of(folder), {})
     assert (corrected().status, corrected().value) == (Status.WARN, 12)
-    reopen(folder, [], read_of(folder, ecc_corrected_total=3))
+    reopen(folder, [], read_of(folder, ecc_corrected_total=3), {})
     complete(folder, read_of(folder, ecc_corrected_total=2), None, HostCounters())
     assert corrected().evidence.endswith("from 15 to 20, from 0 to 3, from 3 to 2")
     assert corrected().value == 7 + 5 + 3 + 2

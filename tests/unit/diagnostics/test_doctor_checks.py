@@ -295,7 +295,7 @@ def test_a_simulated_host_needs_neither_driver_nor_cuda() -> None:
     facts = replace(
         HOST,
         driver=DriverFacts(simulated=True),
-        gpus=(GpuFacts(index=0, uuid="GPU-0", node="/tmp/node"),),  # noqa: S108
+        gpus=(replace(GPU, node="/tmp/node"),),  # noqa: S108
         bindings=Bindings(version=None),
         torch=TorchBuild(version="2.13.0+cpu", cuda=None, without=True),
     )

@@ -321,6 +321,13 @@ def test_a_byte_order_mark_changes_nothing_and_copies_are_named(
         assert f"{name} is {what}, and was not read." in found["notices"]
 
 
+def test_a_report_whose_name_ends_otherwise_is_named(fleets: Fleets, cli: CommandLine) -> None:
+    folder = fleets.write(run_file=False).path
+    (folder / "node-0001.json").rename(folder / "node-0001.JSON")
+    printed = cli("fleet", "report", str(folder), code=3).out
+    assert "it has no report: node-0001.JSON must be called node-0001.json" in printed
+
+
 # --- eight nodes, of which one may go into service -------------------------------------------
 
 EXPECTATION = """

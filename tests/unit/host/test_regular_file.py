@@ -202,6 +202,14 @@ def test_a_link_is_foreign_but_one_to_the_folder(file: Path) -> None:
     assert why_foreign(folder / file.name) == f"all users may write {file.parent}"
 
 
+def test_a_file_in_a_loop_of_links_cannot_be_examined(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    file = loop / "node.toml"
+    why = f"{file} cannot be examined: Too many levels of symbolic links"
+    assert why_foreign(file) == why
+
+
 @as_root
 def test_the_file_and_the_folder_of_another_user_are_foreign(file: Path) -> None:
     os.chown(file, STRANGER, STRANGER)

@@ -1,0 +1,123 @@
+"""What daemons have found wrong with GPUs: those that run, and those that have ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sentinel.burnin.checks.evidence import Findings
+from sentinel.client import connect
+from sentinel.core.faults import describe
+from sentinel.errors import ConfigError, SentinelError
+from sentinel.host import verified_store
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.timed_file import FAULTS, Clocks
+from sentinel.protocol.api_types import GpuStatus
+from sentinel.protocol.views import KnownFaults
+
+#: A plugin may take five seconds in all.
+_DAEMON_TIMEOUT_S = 1.0
+
+
+def places_of(socket: str | None, folder: Path | None) -> tuple[Path, list[str]]:
+    """Find the state directory, and the sockets of the daemons that share it.
+
+    Args:
+        socket: The path that a user or a script gave.
+        folder: The folder of the simulated GPUs, if they are used.
+
+    Raises:
+        SentinelError: They cannot be found.
+    """
+    state = find_shared(folder, socket)
+    if socket is not None:
+        return state, [socket]
+    sockets = daemons_sharing(state, folder)
+    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
+        sockets.append(locate(None, folder).socket)
+    return state, list(dict.fromkeys(sockets))
+
+
+def gpus_of(sockets: Sequence[str], timeout: float = 10.0) -> Iterator[tuple[str, GpuStatus]]:
+    """Yield the GPUs of running daemons, each with the socket; one that does not answer has none.
+
+    Args:
+        sockets: Of the daemons.
+        timeout: Seconds until each has answered.
+    """
+    for socket in sockets:
+        with contextlib.suppress(SentinelError):
+            yield from ((socket, gpu) for gpu in connect(socket, timeout=timeout).status().gpus)
+
+
+def stored_faults(state: Path) -> tuple[KnownFaults, ...]:
+    """Read the faults that the last daemon knew: those of this boot, until a reset.
+
+    Args:
+        state: Its state directory.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
+    path = state / FAULTS.name
+    try:
+        return FAULTS.read(path, Clocks.read())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of known faults: {error}") from None
+
+
+def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
+    """Take the XIDs that the last daemon knew as known; return the GPUs that had some.
+
+    Args:
+        state: Its state directory.
+        uuids: The GPUs.
+
+    Raises:
+        ConfigError: The file is invalid.
+        OSError: It cannot be written.
+    """
+    faults = stored_faults(state)
+    done = [one.gpu.uuid for one in faults if one.xids and one.gpu.uuid in uuids]
+    if done:
+        left = [replace(one, xids=()) if one.gpu.uuid in done else one for one in faults]
+        kept = (one for one in left if one.lost or one.xids or one.unread)
+        FAULTS.write(state / FAULTS.name, kept, Clocks.read())
+    return done
+
+
+def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
+    """Collect what running daemons, or else the last one, know against GPUs, by UUID.
+
+    Args:
+        state: The state directory.
+        sockets: Of the daemons that share it.
+
+    Raises:
+        ConfigError: What earlier daemons have found cannot be read, and none runs.
+    """
+    running = [gpu for _, gpu in gpus_of(sockets, _DAEMON_TIMEOUT_S)]
+    faults = {gpu.uuid: gpu.faults or () for gpu in running}
+    try:
+        stored = verified_store.read_for_command(state / verified_store.NAME)
+    except ConfigError:
+        if not running:
+            raise
+        stored = {}
+    if not running:
+        faults = {before.gpu.uuid: describe(before) for before in stored_faults(state)}
+    counts = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
+    counts |= {gpu.uuid: gpu.verified.wrong for gpu in running if gpu.verified is not None}
+    return {
+        uuid: Findings(
+            faults=tuple(f"{one.text}: {one.remedy}" for one in faults.get(uuid, ())),
+            wrong=counts.get(uuid, 0),
+        )
+        for uuid in counts.keys() | faults.keys()
+    }
