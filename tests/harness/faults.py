@@ -810,8 +810,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                source="NVML: MIG divides it", moments=ENDS)
     yield kind("moved", "another PCI address after the run", after(
         pci_bus_id="00000000:99:00.0"), INCOMPLETE, "gpu.identity", source=_OWN, moments=(AFTER,))
-    yield kind("addresses-swapped", "two GPUs have exchanged their PCI addresses", swapped, INCOMPLETE,
-               "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("addresses-swapped", "two GPUs have exchanged their PCI addresses", swapped,
+               INCOMPLETE, "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("no-serial", "its serial number is not read at one end", standing(serial=None),
                INCOMPLETE, "gpu.identity", source=_FIELD, moments=ENDS)
     yield kind("swapped", "another serial number after the run", after(serial="1"), INCOMPLETE,
