@@ -120,6 +120,7 @@ class ApiContext:
             shared / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified, self.views.stored = self.verified.gpus, self.verified.stored
+        self.views.forgotten = lambda: self.verified.forgotten
         self.notifier = Notifier(
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )

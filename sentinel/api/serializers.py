@@ -64,6 +64,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         host,
         host=node_name(),
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
+        forgotten=shown.forgotten(),
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
     )

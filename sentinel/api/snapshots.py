@@ -48,6 +48,8 @@ class Views:
         self.verified: Mapping[str, StoredWork] = {}
         #: The part of it that is on disk.
         self.stored: Mapping[str, VerifiedCounts] = {}
+        #: Explains why what was found earlier is not known; returns None if it is.
+        self.forgotten: Callable[[], str | None] = lambda: None
         #: The verdict of each GPU's last burn-in, by UUID.
         self.verdicts: Mapping[str, LastVerdict] = {}
         self._updated = 0.0

@@ -219,6 +219,8 @@ class VerifiedTotal:
         self.gpus: dict[str, StoredWork] = {}
         #: What the file has, so that no crash takes it back; by UUID. Empty until it is known.
         self.stored: dict[str, VerifiedCounts] = {}
+        #: Why what was found earlier is not known, or None; looked up from time to time.
+        self.forgotten: str | None = None
         self._is_known = False
         self._written: Mapping[str, StoredWork] = {}
         self._has_failed = False
@@ -328,6 +330,7 @@ class VerifiedTotal:
             self._load()
         gpus = dict(self.gpus)
         # In a thread: a disk can be slow.
+        self.forgotten = await asyncio.to_thread(verified_store.why_forgotten, self._path)
         if gpus == self._written and not await asyncio.to_thread(self._is_newer):
             return
         saved = await asyncio.to_thread(verified_store.save, self._path, gpus, self._written)
@@ -366,6 +369,7 @@ class VerifiedTotal:
         stored, warning = verified_store.load(self._path)
         self.gpus.update(stored)
         self._written, self._loaded = stored, True
+        self.forgotten = verified_store.why_forgotten(self._path)
         if warning is None:
             self._note_stored()
         else:

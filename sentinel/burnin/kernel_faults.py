@@ -66,6 +66,7 @@ _PCIE = tuple(
             ),
         ),
         ("aer.inaccessible", r"PCIe link lost"),
+        ("aer.retrained", r"broken device, retraining non-functional downstream link"),
     )
 )
 _PCIE_WORDS = (
@@ -77,6 +78,7 @@ _PCIE_WORDS = (
     "inaccessible",
     "; giving up",
     "link lost",
+    "retraining non-functional",
 )
 
 _NVRM = tuple(
@@ -113,6 +115,7 @@ _NVRM = tuple(
                 r"|\bGSP-CRASHCAT\b|\bRate limiting GSP RPC error\b"
             ),
         ),
+        ("nvrm.watchdog", r"\bRC watchdog: GPU is probably locked\b"),
         ("nvrm.nvlink", r"\bknvlink\w{1,60}: .{0,80}?\bfailed\b"),
     )
 )

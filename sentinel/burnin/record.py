@@ -157,8 +157,9 @@ class PhaseRecord:
 
     @property
     def passes(self) -> int:
-        """How often every pattern has covered the memory."""
-        return self.work.passes() if self.told_passes is None else self.told_passes
+        """How often every pattern has covered the memory, by the lesser of two statements."""
+        known = [self.work.passes()] if self.work.covered or self.told_passes is None else []
+        return min(known + [told for told in [self.told_passes] if told is not None])
 
     @property
     def complete(self) -> bool:

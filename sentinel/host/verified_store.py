@@ -181,7 +181,8 @@ def why_forgotten(path: Path) -> str | None:
     that: only the removal of the damaged file says that its content no longer matters.
     """
     kept = files_set_aside(path)
-    return f"{kept[0]} is damaged: what it had is not known until it is removed" if kept else None
+    what = "is damaged: what it had is not known until it is removed (read it first)"
+    return f"{kept[0]} {what}" if kept else None
 
 
 def proof_of(work: StoredWork) -> GpuProof:

@@ -57,7 +57,7 @@ _HEALTHY: dict[str, Any] = {
 
 
 #: The injected figures that telemetry has, too: those that show a fault.
-_FAULTS = {"ecc_uncorrected_total", "remap_failed", "recovery_action"}
+_FAULTS = {"ecc_uncorrected_total", "remap_failed", "remap_pending", "recovery_action"}
 
 
 #: Not a valid PID: the kernel's PID_MAX_LIMIT.

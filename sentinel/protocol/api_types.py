@@ -383,6 +383,8 @@ class DaemonInfo(ResponseType):
     visible_devices: str | None = None
     #: What CUDA ignores of it, as a sentence, or None.
     ignored_devices: str | None = None
+    #: Why earlier wrong results are not known, such as a damaged file, and what to do; or None.
+    forgotten: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
     #: The burn-in that runs, or None.

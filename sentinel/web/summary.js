@@ -39,6 +39,7 @@ export function summarize(daemon, gpus, live) {
   const names = [...new Set(gpus.map((gpu) => gpu.name))].join(", ");
   terms(byId("facts"), [
     ["Phase", live ? daemon.phase + (daemon.ending ? `: ${daemon.ending}` : "") : "unknown"],
+    ["Earlier wrong results", daemon.forgotten ? `not known: ${daemon.forgotten}` : ""],
     ["Workload", daemon.workload],
     ["GPUs", `${gpus.length} × ${names}`],
     ["Memory", live && memory.of ? `${size(memory.used)} of ${size(memory.total)}${partial(memory.of)}` : ""],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sentinel.burnin.kernel_faults import parse_fault
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.recorded_node import (
     BEGAN,
@@ -418,6 +419,102 @@ def stuck_heat(name: str) -> Apply:
             row[name] = 40
 
     return apply
+
+
+def stuck_warm(phase: str, before: str) -> Apply:
+    """Let the temperature of a phase be the last one of the phase before it."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        last = node.rows(BAD, "telemetry", before)[-1]["temperature_c"]
+        telemetry(phase, temperature_c=last)(node, ALL)
+
+    return apply
+
+
+def shown(kind: str, reason: str) -> Apply:
+    """Let the driver show a fault for seconds."""
+    fields = {"fault": kind, "reason": reason}
+    return events(("gpu.fault", {**fields, "remedy": "reset it"}), ("gpu.fault_over", fields))
+
+
+def in_gap(apply: Apply) -> Apply:
+    """Do something between two parts of the run."""
+
+    def between(node: RecordedNode, _: Moment) -> None:
+        resume(node, {})
+        first, last = node.spans[STEADY][1], node.spans[STEADY][3]
+        share = (node.spans[MEMORY][3] + 0.27 - first) / (last - first)
+        apply(node, Moment(GAP.name, GAP.part, share))
+
+    return between
+
+
+def lost_at_the_end_of_a_part(node: RecordedNode, _: Moment) -> None:
+    """Lose the GPU after the first of two parts."""
+    resume(node, {})
+    node.counters["resumed"][0]["after"][BAD]["lost"] = "the GPU fell off the bus"
+
+
+def kernel(*lines: str) -> Apply:
+    """Log lines that are no XIDs."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        at = BEGAN + moment.at(node)
+        for fault in filter(None, (parse_fault(line, at) for line in lines)):
+            row = {"event": "kernel_fault", "gpu": None, "index": None, **vars(fault)}
+            node.samples.append(row)
+
+    return apply
+
+
+def counted_again(node: RecordedNode, _: Moment) -> None:
+    """Let the count of corrected errors in the readings begin again at 0."""
+    rows = node.rows(BAD, "telemetry", STEADY)
+    for number, row in enumerate(rows[: len(rows) // 2]):
+        row["ecc_corrected_total"] = number
+
+
+def links_counted_again(node: RecordedNode, _: Moment) -> None:
+    """Let the replays of an NVLink begin again, and reach 3."""
+    node.before[BAD]["nvlinks"][3]["replays_total"] = 50
+    node.after[BAD]["nvlinks"][3]["replays_total"] = 3
+
+
+def swapped(node: RecordedNode, _: Moment) -> None:
+    """Let two GPUs exchange their PCI addresses."""
+    one, other = node.after[:2]
+    one["pci_bus_id"], other["pci_bus_id"] = other["pci_bus_id"], one["pci_bus_id"]
+
+
+def uncovered(node: RecordedNode, _: Moment) -> None:
+    """Write two of four patterns of the memory test only."""
+    node.ends_of(BAD, MEMORY)["covered"] = {"0": 2, "1": 2, "2": 0, "3": 0}
+
+
+def every_second(node: RecordedNode, _: Moment) -> None:
+    """Let the rate fall in every second reading."""
+    for row in node.rows(BAD, "work", STEADY)[::2]:
+        row["flops"] *= 0.4
+
+
+def half_fast(node: RecordedNode, _: Moment) -> None:
+    """Let half of the GPUs compute at half of their rate."""
+    for index in range(node.gpus // 2):
+        for row in node.rows(index, "work", STEADY, FP16):
+            row["flops"] *= 0.5
+
+
+def half_pair(node: RecordedNode, _: Moment) -> None:
+    """Let the links between two GPUs have half of their rate."""
+    for gpu, peer in ((BAD, 3), (3, BAD)):
+        for row in node.rows(gpu, "link", LINKS):
+            row["rate"] *= 0.5 if row["peer"] == peer else 1.0
+
+
+def little_energy(node: RecordedNode, _: Moment) -> None:
+    """Count a tenth of the energy."""
+    begin, end = node.before[BAD], node.after[BAD]
+    end["energy_j"] = begin["energy_j"] + (end["energy_j"] - begin["energy_j"]) / 10
 
 
 def narrow_slot(node: RecordedNode, _: Moment) -> None:

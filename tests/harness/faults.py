@@ -36,22 +36,31 @@ from tests.harness.fault_changes import (
     both,
     checksums,
     corrected,
+    counted_again,
     cycle,
     dead_links_but_one,
     ended_twice,
     events,
+    every_second,
     expected,
     given_up,
     given_up_by_all,
     gone,
+    half_fast,
     half_memory,
+    half_pair,
     heat,
     in_a_row,
+    in_gap,
+    kernel,
     later,
     limit_for,
     limited,
     links,
+    links_counted_again,
+    little_energy,
     locked,
+    lost_at_the_end_of_a_part,
     lost_samples,
     lower_maximum,
     mig,
@@ -76,6 +85,7 @@ from tests.harness.fault_changes import (
     reloaded,
     reset,
     sampled_error,
+    shown,
     slow_but_one,
     slow_links,
     slow_moment,
@@ -88,9 +98,12 @@ from tests.harness.fault_changes import (
     standing,
     state_unread,
     stuck_heat,
+    stuck_warm,
+    swapped,
     telemetry,
     twins,
     unchecked_phase,
+    uncovered,
     unit_wrong,
     unlisted_gpu,
     unlisted_link,
@@ -191,6 +204,7 @@ _NHC = "Azure/azurehpc-health-checks"
 
 MISMATCH = ("stressor.mismatch", {"errors": 1, "checks": 100})
 FINDING = {"number": 1, "kind": "transient", "workload": "memtest", "dtype": None, "count": 1}
+CUDA_ECC = "AcceleratorError: CUDA error: uncorrectable ECC error encountered"
 LOST = "the GPU fell off the bus or is otherwise lost; see `dmesg` for its XID"
 HANG = ("stressor.failed", {"kind": "hang", "reason": "no progress for 30 s"})
 ECC = ("ecc_corrected_total", "ecc_uncorrected_total")
@@ -262,6 +276,11 @@ def _loss_and_hangs() -> Iterator[Kind]:
                "gpu.hang", source=_OWN, moments=MOMENTS)
     yield kind("hang-once", "a stressor makes no progress for 30 s", events(HANG), WARN,
                "gpu.hang", source=_OWN, moments=(MIDDLE,))
+    yield kind("lost-in-a-gap", "it is lost after the first of two parts, and comes back",
+               lost_at_the_end_of_a_part, FAIL, "gpu.lost", source=_GONE, moments=(GAP,))
+    yield kind("crash-ecc", "a stressor fails once: CUDA names an uncorrectable ECC error", events(
+        ("stressor.failed", {"kind": "crash", "reason": CUDA_ECC})), FAIL, "stressor.failures",
+        source="CUDA: cudaErrorECCUncorrectable", sizes=(1, 2), moments=(FIRST, LAST))
     yield kind("crash-one-format", "products in fp16 crash on it and on no other",
                given_up(FP16, "its stressors failed 3 times"), FAIL, "phase.given_up",
                source="pytorch/torchtitan#951: NaN on one of 256 GPUs", sizes=(2, 4, 8),
@@ -320,6 +339,15 @@ def _memory() -> Iterator[Kind]:
             f"memory.retired_{cause}_new", source=f"{_XID}: 63", moments=(AFTER,), model=A100)
     yield kind("banks", "banks without spare rows", after(remap_banks_none=1), WARN,
                "memory.bank_headroom", source=_ERRORS, moments=(AFTER,))
+    for name, text, shows in (
+        ("recovery-withdrawn", "the driver wants a reset for seconds, and then no more",
+         shown("recovery", "the driver demands a recovery: gpu reset")),
+        ("uncorrectable-withdrawn", "an uncorrectable error is counted for seconds only",
+         shown("uncorrectable", "1 uncorrectable errors of its memory")),
+    ):  # fmt: skip
+        yield kind(name, text, shows, FAIL, source=_ERRORS, moments=MOMENTS, sizes=(1, 2))
+    yield kind("corrected-again", "its count of corrected errors began again in the run",
+               counted_again, INCOMPLETE, "gpu.reset", source=_ERRORS)
     yield kind("uncorrectable-old", "an uncorrectable error since the driver was loaded",
                both(standing(ecc_uncorrected_total=1), after(ecc_uncorrected_total=1)), WARN,
                "ecc.uncorrected", source=_ERRORS, moments=(BEFORE,))
@@ -346,6 +374,31 @@ def _xids() -> Iterator[Kind]:
     yield kind("xid-action", "XID 154: the driver wants a reset",
                xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
                FAIL, "xid", source=_XID, moments=MOMENTS)
+    yield kind("xid-gap", "XID 48 between two parts of the run", in_gap(xid(48)), FAIL, "xid",
+               source=_XID, moments=(GAP,))
+    yield kind("xid-load", "XID 92, many corrected errors, under its load", xid(92), FAIL, "xid",
+               source=_XID, moments=(MIDDLE,))
+    for word, right in (("Fatal", FAIL), ("Nonfatal", WARN)):
+        yield kind(f"xid-145-{word}", f"XID 145, {word.lower()} by the word in its line",
+                   xid(145, f"RLW_REMAP {word} XC0 i0 Link 00"), right, "xid", source=_XID,
+                   moments=(MIDDLE,))
+    yield kind("xid-half-read", "XID 63, and neither source of XIDs is complete",
+               both(xid(63), blind_kernel), INCOMPLETE, "xid",
+               source="NVIDIA/NVSentinel#1417: a log that rotates loses XIDs")
+    for name, text, line, source in (
+        ("watchdog", "the driver's watchdog has no answer of a GPU, and no XID comes",
+         "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
+         "NVIDIA, open-gpu-kernel-modules, kernel_rc_watchdog.c"),
+        ("retrained", "the kernel trains its PCIe link again, at 2.5 GT/s",
+         "pcieport 0000:00:01.0: broken device, retraining non-functional downstream link",
+         "Linux, drivers/pci/quirks.c"),
+    ):  # fmt: skip
+        yield kind(name, text, kernel(line), WARN, "kernel_faults", source=source,
+                   moments=(MIDDLE,), of_node=True)
+    yield kind("switch-gap", "a fatal SXid of an NVSwitch between two parts of the run", in_gap(
+        kernel("nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")),
+        FAIL, source="NVIDIA, open-gpu-kernel-modules: the word in the line", moments=(GAP,),
+        of_node=True)
     yield kind("xid-94", "XID 94, a contained error", xid(94), FAIL, "xid", source=_XID,
                moments=(MIDDLE,))
     yield kind("xid-application", "XID 13 of another process, once", xid(13, pid=9), PASS,
@@ -480,6 +533,32 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                PASS, source=_OWN, moments=MOMENTS, exempt=True)
 
 
+def _what_was_read_in_part() -> Iterator[Kind]:
+    kind = partial(_kind, "What could not be read")
+    for number in (2, 4):
+        yield kind(f"sensor-frozen-{number}", f"its temperature is frozen in cycle {number}",
+                   stuck_warm(f"{STEADY}-{number}", f"{COPY}-{number - 1}"), INCOMPLETE,
+                   "temperature.sensor", source=_FIELD, phases=CYCLES, sizes=(1, 8))
+    yield kind("sensor-frozen", "its temperature is frozen in the steady phase",
+               stuck_warm(STEADY, MEMORY), INCOMPLETE, "temperature.sensor", source=_FIELD,
+               sizes=(1, 8))
+    yield kind("little-energy", "its energy counter grows by a tenth of its power", little_energy,
+               INCOMPLETE, "load.power", source=_FIELD, sizes=(1, 2))
+    yield kind("zero-often", "its temperature reads 0 in every second reading", some(
+        2, STEADY, temperature_c=0), INCOMPLETE, "load.recorded", source=_FIELD, sizes=(1, 2))
+    yield kind("vbios-once", "its VBIOS is not read after the run", unread("vbios", why=None),
+               INCOMPLETE, "gpu.identity", source=_FIELD, moments=(AFTER,))
+    yield kind("warned-and-unread", "a remap waits since before the run, and is not read after it",
+               both(before(remap_pending=True), unread("remap_pending")), INCOMPLETE,
+               "memory.repair_pending", source=_FIELD, moments=(AFTER,))
+    yield kind("corrected-and-unread", "10,000 corrected errors, and those of SRAM are not read",
+               both(after(ecc_corrected_lifetime_total=10_000), unread(
+                   "sram_corrected_lifetime_total")), INCOMPLETE, "ecc.corrected_lifetime_new",
+               source=_FIELD, moments=(AFTER,))
+    yield kind("uncovered", "two of four patterns of the memory test were not written", uncovered,
+               INCOMPLETE, "passes", source=_OWN, sizes=(1, 2))
+
+
 def _rates() -> Iterator[Kind]:
     kind = partial(_kind, "Rates")
     slow: Row = {"sm_clock_mhz": 345, "power_w": 160.0, "temperature_c": 42, "reasons": []}
@@ -509,6 +588,10 @@ def _rates() -> Iterator[Kind]:
                slower(0.2, MEMORY, unit="iterations"), FAIL, "work.peers", source=_OWN, sizes=(8,))
     yield kind("slow-most", "half the rate on all GPUs but two, without a reference", slow_most,
                FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
+    yield kind("slow-two", "half the rate on two of four GPUs, without a reference", half_fast,
+               FAIL, "rate.peers", source=_FRYER, sizes=(4,), model=A100)
+    yield kind("every-second", "40 % of the rate in every second reading", every_second, FAIL,
+               "rate.", source=_OWN, sizes=(1, 8))
     yield kind("slow-but-one", "half the rate on all GPUs but one, without a reference",
                slow_but_one, WARN, "bandwidth.peers", source=_OWN, sizes=(4, 8), model=A100)
     yield kind("later", "half the rate, at another time than all its peers", later, WARN,
@@ -625,6 +708,10 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("peer-link-often", "half the rate to its peers in most seconds",
                links(LinkPart.PEER, 0.5, often=True), WARN, "links.peer", source=_OWN,
                sizes=(2, 8))
+    yield kind("links-again", "the replays of an NVLink began again, at 3", links_counted_again,
+               INCOMPLETE, "nvlink.replays", source=_FIELD, moments=(AFTER,))
+    yield kind("half-pair", "the links between two of eight GPUs at half of their rate", half_pair,
+               FAIL, "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
     yield kind("narrow-slot", "GPU and slot allow 8 lanes, those of seven peers 16", narrow_slot,
                WARN, "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(2, 8))
     yield kind("replays", "100,000 replays", after(pcie_replays_total=100_000), FAIL,
@@ -723,6 +810,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                source="NVML: MIG divides it", moments=ENDS)
     yield kind("moved", "another PCI address after the run", after(
         pci_bus_id="00000000:99:00.0"), INCOMPLETE, "gpu.identity", source=_OWN, moments=(AFTER,))
+    yield kind("addresses-swapped", "two GPUs have exchanged their PCI addresses", swapped,
+               INCOMPLETE, "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("no-serial", "its serial number is not read at one end", standing(serial=None),
                INCOMPLETE, "gpu.identity", source=_FIELD, moments=ENDS)
     yield kind("swapped", "another serial number after the run", after(serial="1"), INCOMPLETE,
@@ -781,6 +870,7 @@ _GROUPS = (
     _memory,
     _xids,
     _what_could_not_be_read,
+    _what_was_read_in_part,
     _rates,
     _clocks_power_and_heat,
     _pcie_and_nvlink,

@@ -197,6 +197,8 @@ class Judgement:
     action: str | None = None
     severity: Severity | None = None
     source: str | None = None
+    #: Why a warning may be more than that; empty if everything was known.
+    unread: str = ""
 
 
 class Unjudged(Exception):  # noqa: N818 - no error: the judgement is the result
@@ -222,6 +224,8 @@ class CheckResult:
     #: NVIDIA's bucket and a sentence.
     action: str
     evidence: str = ""
+    #: Why a warning may be more than that; empty if everything was known.
+    unread: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +286,7 @@ class Check(Generic[E]):
             severity=(found.severity or self.severity) if bad else Severity.NONE,
             action=(self.action if found.action is None else found.action) if bad else "",
             evidence=found.evidence,
+            unread=found.unread,
         )
 
 
@@ -307,6 +312,13 @@ def untested(why: str) -> Judgement:
 def not_applicable(why: str = "not supported by this GPU, its driver or the binding") -> Judgement:
     """Build the judgement of a value that does not exist."""
     return Judgement(status=Status.NOT_APPLICABLE, evidence=why)
+
+
+def unless_more(found: Judgement, unknown: Judgement | None) -> Judgement:
+    """Return what was found, unless it may be more: then it is no PASS, and a warning says so."""
+    if unknown is None or found.status is Status.FAIL:
+        return found
+    return unknown if found.status is Status.PASS else replace(found, unread=unknown.evidence)
 
 
 def judged_checks(results: Iterable[CheckResult]) -> frozenset[str]:

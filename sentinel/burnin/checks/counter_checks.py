@@ -21,6 +21,7 @@ from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, judge_s
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of
+from sentinel.protocol.views import FaultKind
 from sentinel.units import format_size
 
 TABLE = Table()
@@ -156,7 +157,11 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
         status = Status.PASS if action == "none" else Status.FAIL
         return Judgement(status=status, value=action, action=_RECOVERY.get(action))
 
-    return evidence.worst(judge, "recovery_action")
+    found = evidence.worst(judge, "recovery_action")
+    shown = evidence.withdrawn(FaultKind.RECOVERY, known=evidence.readings[-1].remap_pending)
+    if not shown or found.status is Status.FAIL:
+        return found
+    return Judgement(status=Status.FAIL, value="withdrawn", evidence="; ".join(shown))
 
 
 # --- memory ----------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from sentinel.burnin.checks.check import (
     Unjudged,
     by_limits,
     not_applicable,
+    unless_more,
     untested,
 )
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.counters import Counters, HostCounters
+from sentinel.protocol.views import FaultKind
 
 #: Where nothing is said of what a node must be.
 NOTHING = Expectation()
@@ -105,6 +107,10 @@ class GpuEvidence(ABC):
         """Describe when the driver called the GPU lost while it was watched."""
         return []
 
+    def withdrawn(self, kind: FaultKind, *, known: object) -> list[str]:  # noqa: ARG002
+        """Describe the faults of a kind that the driver showed meanwhile; ``known``: one before."""
+        return []
+
     def worst(self, judge: Callable[[Counters], Judgement], name: str) -> Judgement:
         """Judge each reading: the worst decides.
 
@@ -122,10 +128,10 @@ class GpuEvidence(ABC):
             except Unjudged as unjudged:
                 found.append(unjudged.judgement)
         worst = min(found, key=lambda judged: judged.status.rank)
-        if worst.status is Status.PASS and any(
-            one.status is Status.NOT_APPLICABLE for one in found
-        ):
-            return untested(f"{name} was answered only once")
+        unread = [one for one in found if one.status is Status.NOT_TESTED]
+        if worst.status.has_judged and not all(one.status.has_judged for one in found):
+            once = untested(f"{name} was answered only once")
+            worst = unless_more(worst, next(iter(unread), once))
         if worst is not found[0] and worst.status in {Status.FAIL, Status.WARN}:
             evidence = ", ".join(filter(None, (worst.evidence, "before the end of the run")))
             return replace(worst, evidence=evidence)
@@ -191,7 +197,7 @@ class Growth:
 
     def judged(self, found: Judgement) -> Judgement:
         """Return the judgement of what is known; it is no PASS if the growth may be more."""
-        return self.unknown if self.unknown and found.status is Status.PASS else found
+        return unless_more(found, self.unknown)
 
 
 class GrowthEvidence(GpuEvidence):
@@ -225,6 +231,10 @@ class GrowthEvidence(GpuEvidence):
             These seconds, the number of such readings, and the seconds of all readings: of the run,
             and of each steady phase.
         """
+
+    @abstractmethod
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Select the known values of a reading under load, by time."""
 
     @abstractmethod
     def seen(self, reason: str) -> str:
@@ -442,9 +452,7 @@ def judge_sum(limits: Limits, read_one: Callable[[str], Any], *fields: str) -> J
     text = ", ".join(f"{name} = {int(value)}" for name, value in values.items() if value)
     found = by_limits(sum(values.values()), limits, text)
     unread = [judgement for judgement in missing if judgement.status is Status.NOT_TESTED]
-    if found.status is Status.PASS and (unread or not values):
-        return (unread or missing)[0]
-    return found
+    return unless_more(found, next(iter(unread if values else unread or missing), None))
 
 
 def known_value(counters: Counters, field: str) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
@@ -13,9 +14,11 @@ from sentinel.burnin.checks.check import (
     Unjudged,
     by_limits,
     not_applicable,
+    unless_more,
     untested,
 )
-from sentinel.burnin.checks.evidence import RESET, GrowthEvidence, judge_sum
+from sentinel.burnin.checks.evidence import RESET, GrowthEvidence, judge_sum, known_value
+from sentinel.protocol.views import FaultKind
 
 TABLE = Table()
 
@@ -41,7 +44,30 @@ def _grown(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
 @TABLE.rule("sum_grown")
 def _sum_grown(evidence: GrowthEvidence, limits: Limits, *fields: str) -> Judgement:
     """Judge the growth of counters and flags together."""
-    return judge_sum(limits, evidence.known_growth, *fields)
+    unknown = []
+
+    def read_one(field: str) -> float:
+        grown = evidence.growth(field)
+        if grown.unknown is not None:
+            unknown.append(grown.unknown)
+        return grown.least
+
+    return unless_more(judge_sum(limits, read_one, *fields), next(iter(unknown), None))
+
+
+@TABLE.check("ecc.uncorrected_new")
+def _uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
+    """Judge the growth of the uncorrectable errors, also of those that are not counted any more."""
+    name = "ecc_uncorrected_total"
+    known = any(known_value(evidence.readings[-1], name)) if evidence.readings else False
+    shown = evidence.withdrawn(FaultKind.UNCORRECTABLE, known=known)
+    try:
+        found = _grown(evidence, limits, name)
+    except Unjudged as unjudged:
+        found = unjudged.judgement
+    if not shown or found.status is Status.FAIL:
+        return found
+    return by_limits(len(shown), limits, "; ".join(shown))
 
 
 @TABLE.rule("throttled")
@@ -108,10 +134,20 @@ def _gpu_reset(evidence: GrowthEvidence, _: Limits) -> Judgement:
     for field in _SINCE_LOADED:
         with suppress(Unjudged):
             found.append(evidence.growth(field).unknown)
+    found += [_began_again(evidence, "ecc_corrected_total")] if found else []
     resets = [one for one in found if one is not None and one.evidence.endswith(RESET)]
     if not found:
         return not_applicable()
     return resets[0] if resets else Judgement(status=Status.PASS, value="none")
+
+
+def _began_again(evidence: GrowthEvidence, name: str) -> Judgement | None:
+    """Find a counter that went backwards from one reading to the next, within a part of the run."""
+    begins = [begin.at for begin, _, _ in evidence.parts if begin is not None]
+    for (at, before), (end, after) in pairwise(evidence.curve(name)):
+        if after < before and not any(at < begin <= end for begin in begins):
+            return untested(f"{name} went backwards from {before:g} to {after:g}: {RESET}")
+    return None
 
 
 @TABLE.check("throttle.thermal")

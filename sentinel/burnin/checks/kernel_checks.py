@@ -27,7 +27,7 @@ TABLE = Table()
 
 _OTHER_SXID = "sxid.other"
 #: The XIDs that report the same as a line without one.
-_PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}}
+_PAIRED = {"nvrm.off_bus": {79}, "nvrm.gsp": {119, 120}, "nvrm.watchdog": {8}}
 _SIMULATED = "simulated GPUs have none"
 #: More corrected PCIe errors of a device, SAME_S apart and more, are no noise: Sentinel's number.
 _MANY = 10

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
+from statistics import median
 from typing import Any
 
 from sentinel.burnin.checks.catalogue import ACTIONS, Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
+    Severity,
     Status,
     Unjudged,
     by_action,
@@ -27,7 +29,7 @@ from sentinel.burnin.checks.load_evidence import (
     steady_phases,
 )
 from sentinel.burnin.checks.operator_limits import limited_by
-from sentinel.burnin.record import GpuRecord
+from sentinel.burnin.record import GpuRecord, Sample
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.protocol.views import FAULTY
 
@@ -44,8 +46,12 @@ _FROZEN = 60
 #: A rise of the power by so many watts, or by this share of the default limit, for which the card
 #: is cooled, changes any temperature; a share of a low power may change it by 2 degrees only.
 _RISE_W, _RISE_SHARE = 200.0, 0.3
+#: What CUDA calls a double-bit error in the memory of this GPU (cudaErrorECCUncorrectable).
+_UNCORRECTABLE = "uncorrectable ECC error"
 #: A temperature that varies by so many degrees Celsius at most has not changed.
 _STUCK_C = 2.0
+#: So many readings at the end of a phase show how warm the GPU was before the next one.
+_BEFORE = 10
 
 
 # --- results ---------------------------------------------------------------------------------
@@ -134,11 +140,17 @@ def _failures(record: GpuRecord) -> list[Mapping[str, Any]]:
 
 @TABLE.check("stressor.failures")
 def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Count the failures of stressors that are no hangs."""
+    """Count the failures of stressors that are no hangs; CUDA's word for a fault is one."""
     kinds = {"crash", "workload", "stuck", "returned", "garbage"}
     failed = [event for event in _failures(evidence.record) if event.get("kind") in kinds]
-    text = f"{failed[0]['kind']}: {failed[0]['reason']}" if failed else ""
-    return by_limits(len(failed), limits, text)
+    faults = [event for event in failed if _UNCORRECTABLE in event["reason"]]
+    first = next(iter(faults or failed), None)
+    text = "" if first is None else f"{first['kind']}: {first['reason']}"
+    found = by_limits(len(failed), limits, text)
+    if not faults:
+        return found
+    found = replace(found, status=Status.FAIL, severity=Severity.ISOLATE)
+    return replace(found, action="WORKFLOW_XID_48: reset the GPU; if it comes back, replace it.")
 
 
 # --- corrected errors ------------------------------------------------------------------------
@@ -268,25 +280,43 @@ def _load_memory_clock(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @TABLE.check("temperature.sensor")
 def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
-    """Judge whether the temperatures of GPU and memory change with the power."""
-    telemetry = [sample.values for sample in evidence.record.telemetry]
-    values = [one["temperature_c"] for one in telemetry if one.get("temperature_c") is not None]
+    """Judge whether the temperatures of GPU and memory change with the power.
+
+    Over the whole run, and that of the GPU from the end of one phase into a steady one.
+    """
+    record, name = evidence.record, "memory_temperature_c"
+    values, powers = (_known(one, record.telemetry) for one in ("temperature_c", "power_w"))
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
-    powers = [float(one["power_w"]) for one in telemetry if one.get("power_w")]
-    rise = max(powers, default=0.0) - min(powers, default=0.0)
-    full = evidence.now.power_limit_default_w or max(powers, default=0.0)
-    has_risen = rise >= min(_RISE_W, _RISE_SHARE * full) > 0
-    name = "memory_temperature_c"
-    of_memory = [float(one[name]) for one in telemetry if one.get(name)]
+    of_memory = [heat for heat in _known(name, record.telemetry) if heat]
     if of_memory:  # it may be as warm in every phase, and is cooler before the run
         of_memory += [heat for one in evidence.readings for heat in known_value(one, name)]
+    drawn = [power for power in powers if power]
+    rise = max(drawn, default=0.0) - min(drawn, default=0.0)
+    judged = [("it", values, rise), ("its memory", of_memory or values, rise)]
+    judged += _warmed(record)
+    full = evidence.now.power_limit_default_w or max(drawn, default=0.0)
     texts = [
-        f"{min(heats):g} to {max(heats):g} C while the power varied by {rise:,.0f} W"
-        for heats in (values, of_memory or values)
+        f"{min(heats):g} to {max(heats):g} C while the power varied by {risen:,.0f} W"
+        for _, heats, risen in judged
     ]
-    spreads = [max(heats) - min(heats) for heats in (values, of_memory or values)]
-    for who, text, spread in zip(("it", "its memory"), texts, spreads, strict=True):
-        if has_risen and spread <= _STUCK_C:
+    for (who, heats, risen), text in zip(judged, texts, strict=True):
+        has_risen = risen >= min(_RISE_W, _RISE_SHARE * full) > 0
+        if has_risen and max(heats) - min(heats) <= _STUCK_C:
             return untested(f"{who} read {text}")
-    return Judgement(status=Status.PASS, value=spreads[0], evidence=texts[0])
+    return Judgement(status=Status.PASS, value=max(values) - min(values), evidence=texts[0])
+
+
+def _warmed(record: GpuRecord) -> Iterator[tuple[str, list[float], float]]:
+    """Yield the temperatures of each steady phase and just before it, and the rise of the power."""
+    for before, phase in pairwise(record.phases):
+        last = before.telemetry[-_BEFORE:]
+        cool, hot = (_known("power_w", part) for part in (last, phase.telemetry))
+        heats = _known("temperature_c", [*last, *phase.telemetry])
+        if phase.phase.steady and cool and hot and heats:
+            yield f"it, in {phase.phase.name},", heats, median(hot) - median(cool)
+
+
+def _known(name: str, samples: Iterable[Sample]) -> list[float]:
+    """Select the known values of a reading."""
+    return [float(one.values[name]) for one in samples if one.values.get(name) is not None]

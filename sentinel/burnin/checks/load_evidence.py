@@ -24,6 +24,7 @@ from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretc
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.burnin_events import TOO_HOT
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.views import FaultKind
 
 NO_STEADY = "no stretch of a steady phase counts"
 _STARTING = "stressor.starting"
@@ -204,12 +205,7 @@ class LoadEvidence(GrowthEvidence):
 
     def implausible(self, name: str) -> list[float]:
         """Collect temperatures, or margins, that differ from those just before and after them."""
-        known = [
-            (sample.at, float(value))
-            for sample in self.record.telemetry
-            if (value := sample.values.get(name)) is not None
-        ]
-        known += [(self.now.at, value) for value in known_value(self.now, name)]
+        known = [*self.curve(name), *((self.now.at, one) for one in known_value(self.now, name))]
         if not name.endswith("_c") or len(known) == 1:
             return []
         sign = -1.0 if name == _MARGIN else 1.0
@@ -226,6 +222,14 @@ class LoadEvidence(GrowthEvidence):
         errors = jumps + [value for _, value in known if value > _HIGHEST_C]
         return errors if len(errors) <= max(_FEW_ERRORS, len(known) / 100) else []
 
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Select the known values of a reading under load, by time."""
+        return sorted(
+            (sample.at, float(value))
+            for sample in self.record.telemetry
+            if (value := sample.values.get(name)) is not None
+        )
+
     def losses(self) -> list[str]:
         """Describe each time at which the driver called the GPU lost."""
         return [
@@ -233,6 +237,16 @@ class LoadEvidence(GrowthEvidence):
             for event in self.record.named("gpu.unknown")
             if event.get("lost")
         ]
+
+    def withdrawn(self, kind: FaultKind, *, known: object) -> list[str]:
+        """Describe the faults of a kind that the driver showed meanwhile; ``known``: one before."""
+        found = {
+            str(event["reason"]): event
+            for event in self.record.named("gpu.fault")
+            if event["fault"] == kind
+        }
+        texts = [f"at {format_time(one.get('time'))}: {why}" for why, one in found.items()]
+        return texts[1:] if known else texts
 
     def reasons(self) -> tuple[Counter[str], int]:
         """Count the samples that have each reason, and the newest counters as one more."""

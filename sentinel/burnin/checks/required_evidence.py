@@ -135,7 +135,7 @@ def missing_evidence(
         if unjudged and (not one.any_of or len(unjudged) == len(one.checks)):
             worst = unjudged[0]
             more = f"; {len(unjudged) - 1} more of it" if len(unjudged) > 1 else ""
-            yield f"{one.what} not judged: {worst.id}: {worst.evidence}{more}"
+            yield f"{one.what} not judged: {worst.id}: {worst.unread or worst.evidence}{more}"
 
 
 def _is_judged(
@@ -150,7 +150,7 @@ def _is_judged(
             has_it = bool(links_of(name))
         of_twins = result.id in twins and result.id != "nvlink.inactive"
         return not has_it and not of_twins
-    return result.status is not Status.NOT_TESTED
+    return result.status is not Status.NOT_TESTED and not result.unread
 
 
 def not_compared(results: Collection[CheckResult]) -> str | None:

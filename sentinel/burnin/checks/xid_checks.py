@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from sentinel.burnin.checks.catalogue import Table
-from sentinel.burnin.checks.check import Judgement, Limits, Severity, Status, untested
+from sentinel.burnin.checks.check import Judgement, Limits, Severity, Status, unless_more, untested
 from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
@@ -54,11 +54,10 @@ def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
             [*record.loads(), *((first.at, last.at) for _, first, last in record.under_load())]
         ),
     )
-    # If some XIDs may be missing, the known ones still count.
-    if unread is None or found.status in {Status.FAIL, Status.WARN}:
+    if unread is None:
         return found
-    if missed is not None:
-        return untested(unread if missed == unread else f"{unread}; {missed}")
+    if missed is not None:  # the known ones still count
+        return unless_more(found, untested("; ".join(dict.fromkeys((unread, missed)))))
     source = f"NVML's events were the source: {unread}"
     return replace(found, evidence="; ".join(filter(None, (found.evidence, source))))
 

@@ -290,6 +290,7 @@ def _plain(card: Card) -> dict[str, Any]:
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
         "untested": card.untested,
+        "unknown": card.lost,
         "faults": [asdict(fault) for fault in card.faults],
     }
 

@@ -135,6 +135,8 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
         yield printable(daemon.ignored_devices)
     elif daemon.visible_devices is not None:
         yield f"CUDA_VISIBLE_DEVICES={printable(daemon.visible_devices)}"
+    if daemon.forgotten:
+        yield printable(f"earlier wrong results are not known: {daemon.forgotten}")
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"
     kept = "on the standard output of the daemon" if daemon.journal is None else "in the journal"

@@ -170,6 +170,8 @@ def test_wrong_results_are_not_forgotten_when_a_daemon_sets_their_file_aside(run
     kept = path.with_name("verified.json.bad")
     done = invoke()
     assert (done.code, f"{kept} is damaged: what it had is not known" in done.out) == (3, True)
+    cards = json.loads(invoke("--json").out)["gpus"]
+    assert all(card["unknown"].startswith(f"{kept} is damaged") for card in cards)
     assert npd()[0] == 2
     assert invoke("--require", "pass").code == 3
     kept.rename(path.with_name("removed"))

@@ -92,7 +92,13 @@ def test_an_invalid_file_is_set_aside_and_reported_once(tmp_path: Path, text: st
     (warning,) = warnings
     assert "was renamed to" in warning
     assert verified_store.read(path)[UUID].total.checks == 20
-    assert path.with_name("verified.json.bad").read_text() == text
+    kept = path.with_name("verified.json.bad")
+    assert kept.read_text() == text
+    assert one.forgotten is not None
+    assert str(kept) in one.forgotten
+    kept.unlink()
+    asyncio.run(one.store())
+    assert one.forgotten is None
 
 
 def test_a_disk_without_room_is_reported_once_until_it_has_room(tmp_path: Path) -> None:

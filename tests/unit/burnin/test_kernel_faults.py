@@ -189,6 +189,11 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ("NVRM: Timeout after 6s of waiting for RPC response from GPU0 GSP!", ("nvrm.gsp", "")),
     ("NVRM: The NVIDIA probe routine failed for 1 device(s).", ("nvrm.probe_failed", "")),
     ("NVRM: The NVIDIA probe routine was not called for 1 device(s).", ("nvrm.not_probed", "")),
+    ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!", ("nvrm.watchdog", "")),
+    (
+        f"{PORT}broken device, retraining non-functional downstream link at 2.5GT/s",
+        ("aer.retrained", "0000:3a:01.0"),
+    ),
     ("NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update", ("nvrm.nvlink", "")),
     (f"{GPU}probe with driver nvidia failed with error -1", ("nvrm.probe_failed", "0000:3b:00.0")),
     ("nvidia-gpu 0000:3b:00.3: probe with driver nvidia-gpu failed with error -110", None),
@@ -516,6 +521,13 @@ def test_an_xid_and_its_line_without_one_are_one_accusation(tmp_path: Path) -> N
     results = {result.id: result for result in run.gpus[0].results}
     assert results["xid"].value == "79"
     assert results["gpu.kernel_faults"].status is Status.PASS
+
+
+def test_a_watchdog_that_ends_in_an_xid_of_a_job_accuses_no_gpu(tmp_path: Path) -> None:
+    watchdog = "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!"
+    job = "NVRM: Xid (PCI:0000:01:00): 8, pid=7, name=job, channel 0x00000007"
+    assert judged(ExampleRun(kernel=(watchdog, job)), tmp_path / "one").verdict == "PASS"
+    assert judged(ExampleRun(kernel=(watchdog,)), tmp_path / "two").verdict == "WARN"
 
 
 def test_equal_lines_of_an_xid_are_one_event(tmp_path: Path) -> None:

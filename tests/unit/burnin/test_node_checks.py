@@ -130,6 +130,7 @@ def test_the_object_has_every_check_with_its_fields() -> None:
         "action": "CONTACT_SUPPORT: run NVIDIA's field diagnostic; if it confirms the fault, "
         "replace the card.",
         "evidence": "remap_failed = 1",
+        "unread": "",
     }
     nothing = node_formats.as_object(NO_DRIVER)
     assert (nothing["verdict"], nothing["gpus"]) == (None, [])

@@ -258,6 +258,10 @@ def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
         ({}, "pid 4242 for 1 h 30 min, version 0.1.0"),
         ({}, "log on the standard output of the daemon"),
         ({"log": "/l"}, "log /l"),
+        (
+            {"forgotten": "/v.bad is damaged"},
+            "earlier wrong results are not known: /v.bad is damaged",
+        ),
         ({"age_s": 7.0}, f"STALE: the supervisor has not answered since {SEVEN_S_AGO}, for 7 s"),
     ],
 )
