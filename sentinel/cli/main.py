@@ -95,6 +95,8 @@ _ELSEWHERE = {
     "kill": "stop",
     "on": "start",
     "launch": "start --paused",
+    "serve": "start",
+    "service-stop": "stop",
     "enable": "resume",
     "disable": "pause",
     "drain": "pause",
@@ -116,6 +118,7 @@ _ELSEWHERE = {
     "cancel": "burnin cancel",
     "once": "run --once",
     "list": "status --list",
+    "list-gpus": "status --list",
     "events": "logs",
     "simulate-job": "demo job",
 }

@@ -58,6 +58,7 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
                 "foreign processes; use: sentinel status\n"
             ),
         ),
+        (["serve"], "there is no command 'serve'; use: sentinel start\n"),
         (["off", "0-1"], "there is no command 'off'; use: sentinel pause 0-1\n"),
         (["kill", "--force"], "there is no command 'kill'; use: sentinel stop --force\n"),
         (["release", "3"], "there is no command 'release'; use: sentinel pause 3\n"),
