@@ -26,8 +26,8 @@ _RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 #: No host has so many GPUs. Each may be a range of a thousand.
 _MAX_SELECTORS = 256
 
-#: The number of the signal that the kernel sends where memory runs out.
-_SIGKILL = 9
+#: The signals of Linux from 1 on; the module `signal` is no part of what is pure.
+_SIGNALS = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
@@ -212,11 +212,13 @@ def format_brief(seconds: float) -> str:
 
 
 def format_exit(code: int) -> str:
-    """Format how a process ended that was not asked to, such as ``exited with code 3``.
+    """Format how a process ended, such as ``exited with code 3`` or ``was ended by SIGINT``.
 
-    A limit of memory, as of a control group, shows in no other way.
+    A limit of memory, as of a control group, shows in no other way than SIGKILL.
     """
     if code >= 0:
         return f"exited with code {code}"
-    hint = " (the kernel sends it where memory runs out: see `dmesg`)" if code == -_SIGKILL else ""
-    return f"was ended by signal {-code}, which sentinel did not send{hint}"
+    names = _SIGNALS.split()
+    name = f"SIG{names[-code - 1]}" if -code <= len(names) else f"signal {-code}"
+    hint = " (the kernel sends it where memory runs out: see `dmesg`)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from sentinel.config.services import parse_webhook
 from sentinel.host.regular_file import read_regular
 from sentinel.protocol import __version__
+from sentinel.units import format_exit
 
 #: The time for one run, in seconds; then its process group is killed.
 COMMAND_TIMEOUT_S = 30.0
@@ -107,7 +108,7 @@ class CommandHook:
                     os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.shield(process.wait())
         if process.returncode != 0:
-            raise DeliveryError(f"{path} ended with exit code {process.returncode}")
+            raise DeliveryError(f"{path} {format_exit(process.returncode or 0)}")
 
 
 def why_unsafe(path: str) -> str | None:

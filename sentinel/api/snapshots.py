@@ -202,7 +202,7 @@ async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> Non
 
     if not await views.until(is_settled, deadline):
         used = _describe(_filter(views, gpus, _is_used))
-        raise ProblemError(Code.TIMEOUT, f"Not free yet: {used}.")
+        raise ProblemError(Code.TIMEOUT, f"{used}: not free yet.")
     if lost is not None:
         raise ProblemError(Code.CONFLICT, lost)
 
@@ -290,7 +290,7 @@ def _describe(views: list[GpuView]) -> str:
 def _describe_group(words: tuple[str, ...], views: list[GpuView]) -> str:
     one = len(views) == 1
     state, *more = words
-    since = [view.since for view in views if view.since is not None]
+    since = [view.since for view in views if view.since and view.stressor in _HOLDING]
     if since:
         longest = format_duration(max(0.0, time.monotonic() - min(since)))
         state += f" for {'' if one else 'up to '}{longest}"
@@ -301,16 +301,15 @@ def _describe_group(words: tuple[str, ...], views: list[GpuView]) -> str:
 
 
 def _words(view: GpuView) -> tuple[str, ...]:
-    """Name the state of a GPU, and what else keeps it from being free."""
-    words = [view.stressor.lower()]
-    if view.stressor not in _HOLDING:
-        if _is_unread(view):
-            words.append("not read since")
-        if view.leaked:
-            words.append("memory leaked")
-        elif view.occupancy != "IDLE":
-            words.append(view.occupancy.lower())
-    return tuple(words)
+    """Name what keeps a GPU from being free: its stressor, or else what was read."""
+    if view.stressor in _HOLDING:
+        return (view.stressor.lower(),)
+    words = ["not read since"] if _is_unread(view) else []
+    if view.leaked:
+        words.append("memory leaked")
+    elif view.occupancy != "IDLE":
+        words.append(view.occupancy.lower())
+    return tuple(words or ["memory allocated"])
 
 
 def _obstacle(views: Views, gpu: str, after: float) -> str | None:

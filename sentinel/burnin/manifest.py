@@ -14,6 +14,7 @@ from pathlib import Path
 from sentinel.burnin.run_folder import RunFolder, digest
 from sentinel.errors import ConfigError, IncompleteError
 from sentinel.host.regular_file import read_regular
+from sentinel.units import format_exit
 
 SCHEMA_VERSION = "1.0"
 #: What a signature is for, so that none of another purpose can be taken for it.
@@ -168,4 +169,4 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
     """Extract why the program failed: its last line."""
     lines = (done.stderr or done.stdout).decode(errors="replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
-    return said[-1] if said else f"exit code {done.returncode}"
+    return said[-1] if said else f"{_PROGRAM} {format_exit(done.returncode)}"

@@ -240,12 +240,22 @@ def _extra_words(message: str, context: click.Context, arguments: list[str]) -> 
     return f"{flag} takes one list", f"{flag} {','.join([value, *words])}"
 
 
+def for_pid(what: str, words: Sequence[str]) -> tuple[str, str] | None:
+    """Return the message and what helps if a word is a PID; no GPU has four digits."""
+    pid = next((word for word in words if word.isdecimal() and len(word) > 3), None)  # noqa: PLR2004
+    if pid is None:
+        return None
+    what = f"{what}; {pid} is no GPU, and sentinel never signals foreign processes"
+    return what, "sentinel status"
+
+
 def _numbers_alone(words: list[str], flags: Container[str], path: str) -> tuple[str, str] | None:
     """Return the message and what was meant if all words are numbers of GPUs; else None."""
     if not words or not all(word.replace(",", "").replace("-", "").isdecimal() for word in words):
         return None
     if path == "sentinel stop":
-        return f"`{path}` ends the daemon", f"sentinel pause {','.join(words)}"
+        what = f"`{path}` ends the daemon"
+        return for_pid(what, words) or (what, f"sentinel pause {','.join(words)}")
     if "--gpus" in flags:
         return "GPUs follow --gpus", f"{path} --gpus {','.join(words)}"
     if path == "sentinel free":

@@ -95,6 +95,8 @@ _ELSEWHERE = {
     "kill": "stop",
     "on": "start",
     "launch": "start --paused",
+    "serve": "start",
+    "service-stop": "stop",
     "enable": "resume",
     "disable": "pause",
     "drain": "pause",
@@ -116,6 +118,7 @@ _ELSEWHERE = {
     "cancel": "burnin cancel",
     "once": "run --once",
     "list": "status --list",
+    "list-gpus": "status --list",
     "events": "logs",
     "simulate-job": "demo job",
 }
@@ -141,7 +144,10 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
         command = _ELSEWHERE[word].removesuffix(" ID" if given else "")
         if command == "stop" and rest and not rest[0].startswith("-"):
             command = "pause"  # of these GPUs: stop ends the daemon
-        remedy = f"sentinel {command} {given}".rstrip()
+        what, remedy = (command in {"pause", "stop"} and failures.for_pid(what, rest)) or (
+            what,
+            f"sentinel {command} {given}".rstrip(),
+        )
         return failures.UnknownCommandError(what, tuple(COMMANDS), remedy)
     import difflib  # slow to import
 

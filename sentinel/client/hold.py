@@ -32,7 +32,7 @@ from sentinel.errors import (
 )
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.rules import with_time
-from sentinel.units import format_duration
+from sentinel.units import format_duration, format_exit
 
 #: A first torch import from a cold disk took 14 s, and a network file system takes longer.
 START_TIMEOUT_S = 180.0
@@ -216,7 +216,7 @@ class Hold:
                 remedy = instead if remedy.startswith(advice) else remedy
             what = _ARGUMENT.sub(r"\1:", what)
         kind = _ERRORS.get(code, ServiceError)
-        raise kind(what or f"the private sentinel ended with exit code {code}", remedy)
+        raise kind(what or f"the private sentinel {format_exit(code)}", remedy)
 
     def _require_running(self) -> _Running:
         if self._running is not None:

@@ -186,7 +186,7 @@ def _parse(setting: Setting, given: Given) -> Any:
         if not _ZERO.fullmatch(given.text.strip()) or (setting.default and not allowed):
             raise ConfigError(f"{given.source}: {error}") from error
         out = f"{given.source}: {given.text!r} is out of range"
-        raise ConfigError(out, allowed or f"leave {setting.flag} out for the default") from error
+        raise ConfigError(out, allowed or f"Leave {setting.flag} out for the default") from error
     if value is None or form.least is None or form.most is None:
         return value
     if not form.parse(form.least) <= value <= form.parse(form.most):

@@ -7,7 +7,6 @@ the call that hung or crashed, and can go on without it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from sentinel.host.log_file import KEPT_BYTES, BoundedOutput
 from sentinel.host.process_setup import Inherited
 from sentinel.protocol.shared_memory import InflightCalls, gpu_of
 from sentinel.supervisor.child_process import ChildHandle
+from sentinel.units import format_exit
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Failure:
     call: str
     #: The index of the GPU that it was made for, or None.
     gpu: int | None
-    #: What it did, as a predicate: "crashed the process (SIGSEGV)".
+    #: What it did, as a predicate: "did not return within 5 s".
     what: str
 
 
@@ -215,20 +215,9 @@ def _receive(
         elif garbage is not None:
             what = f"sent garbage: {garbage}"
         elif received.exit is not None:
-            what = _describe_exit(received.exit.code)
+            what = f"did not return: its process {format_exit(received.exit.code)}"
         elif time.monotonic() - max(since, active_at) >= limit_s:
             what = f"did not return within {limit_s:g} s"
         else:
             continue
         return Failure(call=call, gpu=gpu_of(slot), what=what)
-
-
-def _describe_exit(code: int) -> str:
-    """Describe an exit code; a negative one is the number of a signal."""
-    if code >= 0:
-        return f"ended the process with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"crashed the process ({name})"

@@ -24,6 +24,7 @@ from sentinel.errors import ConfigError, SentinelError
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from sentinel.host.procfs import boot_id, read_stat
+from sentinel.units import format_exit
 
 #: The longest wait for a command of an engine, in seconds: a controller that restarts with the
 #: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.
@@ -170,7 +171,7 @@ def run_tool(
         raise EngineError(f"{words[0]} did not answer in {timeout_s:.0f} s") from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        why = said[-1] if said else f"exit code {done.returncode}"
+        why = said[-1] if said else f"it {format_exit(done.returncode)}"
         raise EngineError(f"{words[0]} failed: {why}")
     return done.stdout
 

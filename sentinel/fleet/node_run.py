@@ -27,6 +27,7 @@ from sentinel.fleet.run_folder import MAX_REPORT_BYTES, FleetFolder, FleetRun, w
 from sentinel.host.paths import SIMULATED
 from sentinel.host.regular_file import read_regular
 from sentinel.host.simulation import default_folder
+from sentinel.units import format_exit
 
 #: How often new events are read, and a cancelled run is noticed, in seconds.
 _EVERY_S = 2.0
@@ -220,11 +221,11 @@ class NodeRun:
         """
         report = self._own.report
         note = None
+        why = self._complaint or f"it {format_exit(code or 0)}"
         if not self._own.header.exists():
-            note = f"the burn-in did not begin: {self._complaint or f'exit code {code}'}"
+            note = f"the burn-in did not begin: {why}"
         elif code is not None and (not report.exists() or _is_older(report, self._own.header)):
             # It was killed, or refused to go on: what it has recorded is judged as it is.
-            why = self._complaint or f"exit code {code}"
             note = f"the burn-in was cut off, and judged as it is: {why}"
             write_reports(self._own, judge_run(self._own))
         elif code == ExitCode.USAGE and self._complaint:

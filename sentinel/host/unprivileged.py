@@ -17,6 +17,7 @@ from typing import Any
 from sentinel.errors import ConfigError
 from sentinel.host.process_setup import end_with_parent
 from sentinel.protocol.stressor import Account
+from sentinel.units import format_exit
 
 #: Variables that a child inherits: where programs, libraries and texts are, and how CUDA, torch and
 #: the mathematical libraries work. All others stay with the supervisor, and so do their secrets.
@@ -102,7 +103,7 @@ def find_account(user: str, setting: str) -> Account:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"exit code {error.returncode}"
+        why = error.strerror if isinstance(error, OSError) else format_exit(error.returncode)
         what = f"{setting}: {sys.executable} cannot be started as {user!r}: {why}"
         remedy = "Sentinel needs CAP_SETUID and CAP_SETGID, and the user must be able to read it."
         raise ConfigError(what, remedy) from error

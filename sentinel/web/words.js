@@ -59,8 +59,9 @@ export function rate(gpu) {
 /** Describe how far a GPU is in a burn-in. */
 export function burnin({ plan, number, phases, phase, left_s, waiting, over, ended }) {
   if (over) return `burn-in ${plan}: ${ended ?? "all phases are done"}`;
-  const text = `burn-in ${plan}, ${number} of ${phases}: ${phase}, at least ${duration(left_s)} of work left`;
-  return waiting ? `${text}, ${waiting}` : text;
+  // A phase that ends by passes has no time left.
+  const left = Math.round(left_s) > 0 && `at least ${duration(left_s)} of work left`;
+  return [`burn-in ${plan}, ${number} of ${phases}: ${phase}`, left, waiting].filter(Boolean).join(", ");
 }
 
 /** Describe the health with its cause, and what it permits if that is not all. */

@@ -143,7 +143,6 @@ NOT_COMMANDS = {
     "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
     "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm.py",
-    "FAIL  sentinel-20261123-1130-standard  standard: a fault was found": "a report",
     "gpu-sentry: memory.remap_failed on GPU 3 (GPU-952937bc-67d8-5168-8d5a-083882c8d660)": (
         "the reason of a drain"
     ),

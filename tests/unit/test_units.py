@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.units import (
     format_duration,
+    format_exit,
     format_indices,
     format_scaled,
     format_size,
@@ -201,3 +204,12 @@ def test_indices_are_shown_in_order_and_runs_as_ranges(indices: list[int], text:
 )
 def test_a_rate_has_the_prefix_that_fits(value: float, text: str) -> None:
     assert format_scaled(value, "B/s") == text
+
+
+def test_the_end_of_a_process_names_the_signal() -> None:
+    assert format_exit(3) == "exited with code 3"
+    for number in range(1, 16):
+        name = signal.Signals(number).name
+        assert format_exit(-number).partition(" (")[0] == f"was ended by {name}"
+    assert format_exit(-signal.SIGKILL).endswith("where memory runs out: see `dmesg`)")
+    assert format_exit(-40) == "was ended by signal 40"

@@ -231,7 +231,7 @@ def progress_row(gpu: GpuStatus) -> tuple[str, ...]:
         str(gpu.index),
         f"{progress.number} of {progress.phases} {progress.phase}",
         done,
-        format_duration(round(progress.left_s)),
+        format_duration(left_s) if (left_s := round(progress.left_s)) else "",
         f"{progress.checks:,}",
         f"{progress.errors:,}",
         "" if gpu.temperature_c is None else f"{gpu.temperature_c} C",

@@ -37,7 +37,7 @@ from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.protocol.api_types import Holder
-from sentinel.units import format_duration, format_size
+from sentinel.units import format_duration, format_indices, format_size
 
 _Function = Callable[..., Any]
 
@@ -84,7 +84,8 @@ def _describe_wait(one: ReservationInfo, *, with_time: bool) -> str:
     if one.place:
         where = f"request {one.id}, place {one.place} in the queue"
         return f"{waited}waiting for {wish_of(one)} ({where})"
-    return f"{waited}waiting until memory is free: {describe_reserved(one)}"
+    gpus = f"GPU {format_indices(one.indices)} reserved as {one.id}"
+    return f"{gpus}; {waited}waiting until their memory is free"
 
 
 def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:

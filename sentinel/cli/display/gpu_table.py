@@ -266,9 +266,10 @@ def _burnin(progress: BurninProgress) -> str:
     """Format how far a GPU is in a burn-in."""
     if progress.over:
         return f"{progress.plan}: {progress.ended or 'all phases are done'}"
-    left = f"at least {format_duration(round(progress.left_s))} of work left"
-    text = f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"
-    return f"{text}, {left}{f', {progress.waiting}' if progress.waiting else ''}"
+    parts = [f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"]
+    if left_s := round(progress.left_s):  # none in a phase that ends by passes
+        parts.append(f"at least {format_duration(left_s)} of work left")
+    return ", ".join([*parts, *filter(None, [progress.waiting])])
 
 
 def health(gpu: GpuStatus) -> str:

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
@@ -154,26 +153,18 @@ def cell_width(text: str) -> int:
     """Return the columns that a text takes on a terminal."""
     if text.isascii():
         return len(text)
-    return sum(map(_char_width, text))
+    from rich.cells import cell_len  # slow to import
+
+    return cell_len(text)
 
 
 def cut(text: str, width: int) -> str:
     """Truncate a text to ``width`` columns, with an ellipsis as its last one."""
     if cell_width(text) <= width:
         return text
-    kept, used = [], 0
-    for part in text:
-        used += _char_width(part)
-        if used > width - 1:
-            break
-        kept.append(part)
-    return "".join(kept) + "…" if width > 0 else ""
+    from rich.cells import set_cell_size  # slow to import
 
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
 
 
 def degrade_streams() -> None:

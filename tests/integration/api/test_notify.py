@@ -178,7 +178,7 @@ def test_a_program_gets_the_event_on_its_input_and_in_variables(
 def test_a_program_that_fails_or_does_not_end_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert why(CommandHook((script(tmp_path, "exit 3"),)))[0].endswith("ended with exit code 3")
+    assert why(CommandHook((script(tmp_path, "exit 3"),)))[0].endswith("exited with code 3")
     assert "cannot be run: No such file" in why(CommandHook(("/none",)))[0]
     monkeypatch.setattr(recipients, "COMMAND_TIMEOUT_S", 0.3)
     path = script(tmp_path, f"echo $$ > {tmp_path}/pid; sleep 600 & wait")

@@ -529,6 +529,11 @@ def test_text_is_never_interpreted() -> None:
             assert wrong.search(path.read_text()) is None, path
 
 
+def test_nothing_is_said_to_be_empty_before_the_first_state() -> None:
+    texts = re.findall(r'class="empty"([^>]*)>No ', (PAGE / "index.html").read_text())
+    assert set(texts) == {" hidden"}
+
+
 def test_the_page_has_its_own_files_and_no_others() -> None:
     named = re.findall(r'(?:src|href)="(?!#)([^"]+)"', (PAGE / "index.html").read_text())
     assert named

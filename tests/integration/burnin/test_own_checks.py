@@ -142,7 +142,7 @@ def judge_bad(
     ("name", "why"),
     [
         ("raises", "its judgement raised ValueError: GPU 0 is not mine"),
-        ("crashes", "its judgement crashed the process (SIGSEGV)"),
+        ("crashes", "its judgement did not return: its process was ended by SIGSEGV"),
         ("not_a_number", "its value is nan"),
         ("not_a_judgement", "AttributeError"),
     ],
@@ -170,7 +170,10 @@ def test_a_check_that_hangs_on_one_gpu_keeps_its_results_of_others(tmp_path: Pat
         ("bad_checks:missing", "AttributeError"),
         ("no_such_module:check", "ModuleNotFoundError"),
         ("bad_workloads.failing_import:x", "Error"),
-        ("bad_workloads.crashing_import:x", "its import crashed the process"),
+        (
+            "bad_workloads.crashing_import:x",
+            "its import did not return: its process was ended by SIG",
+        ),
     ],
 )
 def test_a_check_that_cannot_be_imported_is_not_tested_and_says_why(

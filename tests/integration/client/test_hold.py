@@ -100,7 +100,7 @@ NO_DRIVER = "exit 5 no driver\nWithout a GPU, simulate some: add --simulate 2"
         ),
         ("exit 2 warning: old\nsentinel: --memory: no", ConfigError, "memory: no", ""),
         ("exit 2 no option\nTry: sentinel run --help", ConfigError, "no option", ""),
-        ("exit 7", ServiceError, "the private sentinel ended with exit code 7", ""),
+        ("exit 7", ServiceError, "the private sentinel exited with code 7", ""),
     ],
 )
 def test_a_failed_start_is_the_error_of_its_exit_code(

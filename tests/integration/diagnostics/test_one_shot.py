@@ -85,10 +85,10 @@ def test_the_process_is_ended_after_its_last_message() -> None:
 @pytest.mark.parametrize(
     ("end", "what"),
     [
-        (("exit", 0), "ended the process with exit code 0"),
-        (("exit", 3), "ended the process with exit code 3"),
-        (("signal", signal.SIGSEGV), "crashed the process (SIGSEGV)"),
-        (("signal", 40), "crashed the process (signal 40)"),
+        (("exit", 0), "did not return: its process exited with code 0"),
+        (("exit", 3), "did not return: its process exited with code 3"),
+        (("signal", signal.SIGSEGV), "did not return: its process was ended by SIGSEGV"),
+        (("signal", 40), "did not return: its process was ended by signal 40"),
     ],
 )
 def test_all_messages_before_the_exit_are_taken(end: object, what: str) -> None:
@@ -119,7 +119,7 @@ def test_a_wrong_message_is_a_failure(sent: object, words: str) -> None:
     ("end", "what"),
     [
         (DriverFailed(reason="z"), "did not return within 0.5 s"),
-        (("signal", signal.SIGSEGV), "crashed the process (SIGSEGV)"),
+        (("signal", signal.SIGSEGV), "did not return: its process was ended by SIGSEGV"),
     ],
 )
 def test_a_failure_names_the_call_that_was_announced_last(end: object, what: str) -> None:

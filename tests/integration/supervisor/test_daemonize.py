@@ -151,7 +151,7 @@ def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
         (
             "crash",
             ExitCode.USAGE,
-            "was ended by signal 9, .*: see `dmesg`. before it answered:\nIt printed nothing",
+            "was ended by SIGKILL .*: see `dmesg`. before it answered:\nIt printed nothing",
         ),
     ],
 )

@@ -289,7 +289,7 @@ def test_a_start_whose_daemon_reaches_a_limit_of_memory_says_so_and_leaves_nothi
         one_page.add(child.pid)
         _, said = command.communicate(timeout=TIMEOUT_S)
     assert command.returncode == 2
-    assert "the daemon was ended by signal 9" in said
+    assert "the daemon was ended by SIGKILL" in said
     assert "where memory runs out" in said
     assert one_page.kills() == 1
     assert running(daemon.places) is None

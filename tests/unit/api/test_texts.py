@@ -44,11 +44,12 @@ def test_many_gpus_of_one_state_are_one_part_of_the_text() -> None:
         replace(VIEW, index=index, stressor="STOPPING", since=time.monotonic() - 2.1 - index)
         for index in range(8)
     ]
-    busy = replace(VIEW, index=9, stressor="STOPPED", occupancy="BUSY", since=None, held=None)
+    busy = replace(VIEW, index=9, stressor="STOPPED", occupancy="BUSY", since=1.0, held=None)
     leaked = replace(busy, index=10, leaked=True)
-    text = _describe([*stopping, busy, leaked])
-    assert text.startswith("GPUs 0-7 (stopping for up to 9.1 s, 8.0 GiB in all), GPU 9 (stopped, ")
-    assert text.endswith("busy), GPU 10 (stopped, memory leaked)")
+    allocated = replace(busy, index=11, occupancy="IDLE")
+    text = _describe([*stopping, busy, leaked, allocated])
+    assert text.startswith("GPUs 0-7 (stopping for up to 9.1 s, 8.0 GiB in all), GPU 9 (")
+    assert text.endswith("GPU 9 (busy), GPU 10 (memory leaked), GPU 11 (memory allocated)")
 
 
 def test_one_gpu_has_its_own_time_and_memory() -> None:

@@ -320,6 +320,7 @@ def test_a_burn_in_is_a_note_until_all_gpus_are_done() -> None:
     for progress, text in (
         (one, "standard, 3 of 12: fp16, at least 3 min 20 s of work left"),
         (waits, "standard, 3 of 12: fp16, at least 3 min 20 s of work left, the GPU is busy"),
+        (replace(one, left_s=0.4), "standard, 3 of 12: fp16"),  # it ends by passes
         (over, "standard: all phases are done"),
         (ended, "standard: cancelled by user 0"),
     ):

@@ -44,6 +44,21 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["start", "--gpus", "0", "1"], "--gpus takes one list; use: --gpus 0,1\n"),
         (["--gpus=0", "1", "2"], "--gpus takes one list; use: --gpus 0,1,2\n"),
         (["kill", "3"], "there is no command 'kill'; use: sentinel pause 3\n"),
+        (
+            ["kill", "-9", "12345"],
+            (
+                "there is no command 'kill'; 12345 is no GPU, and sentinel never signals "
+                "foreign processes; use: sentinel status\n"
+            ),
+        ),
+        (
+            ["stop", "12345"],
+            (
+                "`sentinel stop` ends the daemon; 12345 is no GPU, and sentinel never signals "
+                "foreign processes; use: sentinel status\n"
+            ),
+        ),
+        (["serve"], "there is no command 'serve'; use: sentinel start\n"),
         (["off", "0-1"], "there is no command 'off'; use: sentinel pause 0-1\n"),
         (["kill", "--force"], "there is no command 'kill'; use: sentinel stop --force\n"),
         (["release", "3"], "there is no command 'release'; use: sentinel pause 3\n"),

@@ -64,6 +64,7 @@ def test_control_characters_are_question_marks_and_wide_ones_take_two_columns() 
     assert made[1] == "?[2Jpy?thon? 日本 1"
     assert cell_width(made[0]) == cell_width(made[1])
     assert Table(("WHO",), flexible=0).lines([("日本日本日本",)], 7)[1] == "日本日…"
+    assert [cell_width(text) for text in ("🚀", "e\u0301", "ดิ", "日本 a")] == [2, 1, 1, 6]
 
 
 def test_styles_are_escape_sequences_only_in_colour() -> None:

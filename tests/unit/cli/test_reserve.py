@@ -69,7 +69,7 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
     first = "waiting for 2 of GPU 0, 1, 2 (request 1a2b3c4d, place {} in the queue)"
     told = [line.removeprefix("sentinel: ") for line in heads]
     changed = [first.format(2), f"after 2 min, still {first.format(1)}"]
-    at_last = "after 3 min, still waiting until memory is free: GPU 0, 1, 2: reserved as 1a2b3c4d"
+    at_last = "GPU 0-2 reserved as 1a2b3c4d; after 3 min, still waiting until their memory is free"
     if terminal:
         repeated = [
             f"after 1 min, still {first.format(2)}",

@@ -121,7 +121,7 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ("rearm = 7", ["rearm: '7' has no unit", "write 7s, 7m or 7h"]),
         ("rearm = 0", ["rearm: '0' is out of range", "from 100ms to 7d"]),
         ("idle.wait = 5", ["idle.wait: '5' has no unit"]),
-        ("idle.memory = 0", ["'0' is out of range", "leave --idle-memory out for the default"]),
+        ("idle.memory = 0", ["'0' is out of range", "Leave --idle-memory out for the default"]),
         ('power = "0W"', ["power: '0W' is out of range", "from 10W to 10kW"]),
         ("rearm = true", ["rearm: True is not a string or a number"]),
         ("rearm = ['5s']", ["rearm: ['5s'] is not a string or a number"]),
