@@ -144,10 +144,8 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
         command = _ELSEWHERE[word].removesuffix(" ID" if given else "")
         if command == "stop" and rest and not rest[0].startswith("-"):
             command = "pause"  # of these GPUs: stop ends the daemon
-        what, remedy = (command in {"pause", "stop"} and failures.for_pid(what, rest)) or (
-            what,
-            f"sentinel {command} {given}".rstrip(),
-        )
+        pid = failures.for_pid(what, rest) if command in {"pause", "stop"} else None
+        what, remedy = pid or (what, f"sentinel {command} {given}".rstrip())
         return failures.UnknownCommandError(what, tuple(COMMANDS), remedy)
     import difflib  # slow to import
 
