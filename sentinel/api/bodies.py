@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPMethod, HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -316,7 +316,9 @@ def in_format(response: Response, path: str, formats: Formats) -> Response:
 def _fields_of(request: Request) -> Iterable[str]:
     """List the fields that the body of a request may have."""
     body = getattr(request.scope.get("route"), "body_field", None)
-    return () if body is None else getattr(body.field_info.annotation, "model_fields", ())
+    kind = None if body is None else body.field_info.annotation
+    # That of a body which may be omitted is a union with None.
+    return [name for one in (kind, *get_args(kind)) for name in getattr(one, "model_fields", ())]
 
 
 def _allowed(request: Request) -> str:

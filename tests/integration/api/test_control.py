@@ -98,6 +98,13 @@ def test_a_range_of_gpus_is_its_gpus(api: ApiServer) -> None:
     check_problem(ask(api, "GET", "/v1/gpus/0-1"), 422, "invalid")
 
 
+def test_a_wrong_field_of_a_body_that_may_be_omitted_is_answered_with_the_right_one(
+    api: ApiServer,
+) -> None:
+    refused = ask(api, "POST", "/v1/pause", {"gpu": ["0"]})
+    check_problem(refused, 422, "invalid", "gpu: there is no such field; did you mean gpus?")
+
+
 def test_a_gpu_that_is_missing_is_named_by_its_serial_number_or_uuid(api: ApiServer) -> None:
     assert acknowledge(api, "1").status == 409, "the index is that of the present GPU"
     assert acknowledge(api, "1650099").body["gpus"] == ["GPU-old"]
