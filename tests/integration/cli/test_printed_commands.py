@@ -114,6 +114,7 @@ OF_CLUSTERS, TORCH, BUG = "of many hosts", "needs torch to be missing", "needs a
 ELSEWHERE = {
     "session start --help-all": "of the API alone: a command refuses the setting itself",
     "health": "of a check's result",
+    "health --acknowledge GPU": "of a check's action; integration/api/test_control.py acknowledges",
     "history --events": "of a check's result",
     "burnin attach {}": "integration/burnin/test_daemon_burnin.py",
     "burnin attach DIR": "integration/burnin/test_daemon_burnin.py",
