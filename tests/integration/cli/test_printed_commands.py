@@ -115,6 +115,7 @@ ELSEWHERE = {
     "session start --help-all": "of the API alone: a command refuses the setting itself",
     "health": "of a check's result",
     "history --events": "of a check's result",
+    "health --acknowledge GPU --reason TEXT": "of a check's result",
     "burnin attach {}": "integration/burnin/test_daemon_burnin.py",
     "burnin attach DIR": "integration/burnin/test_daemon_burnin.py",
     "burnin attach": "follows to the end; integration/burnin/test_daemon_burnin.py",
