@@ -16,7 +16,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Action, Event, Step
 from sentinel.protocol.commands import GrantKind
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.views import Allocation, Grant, Reservation, Session
+from sentinel.protocol.views import Allocation, Grant, KnownFaults, Reservation, Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +129,8 @@ class State:
     reload_requested: bool = False
     #: Set while no process of Sentinel may use the driver.
     driver_released: Pause | None = None
+    #: What earlier daemons of this boot knew of GPUs that this one does not have.
+    faults_elsewhere: tuple[KnownFaults, ...] = ()
     #: By id, in the order in which they came; those without GPUs wait in the queue.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     #: The sessions by name; no two have a GPU in common.

@@ -108,7 +108,9 @@ def restore(state: State, folder: Path | None, earlier: EarlierFaults) -> Step[S
     missing = {gpu.uuid for gpu in earlier.missing}
     for before in earlier.faults:
         gpu_state = state.gpu_states.get(before.gpu.uuid)
-        if gpu_state is not None:
+        if gpu_state is None:
+            state = replace(state, faults_elsewhere=(*state.faults_elsewhere, before))
+        else:
             listed = before.gpu.uuid not in missing
             state = state.with_gpu(faults.restored(gpu_state, before, listed=listed))
     problems = [("reservations", why_not_reserved), ("sessions", why_not_started)]

@@ -288,7 +288,8 @@ def _daemon_findings(evidence: GpuEvidence, limits: Limits) -> Judgement:
     if found is None:
         return not_applicable("no daemon of this user has verified it")
     if found.faults:
-        action = "ISOLATE: after the repair, `sentinel health --acknowledge GPU` ends its faults."
+        do = "sentinel health --acknowledge GPU --reason TEXT"
+        action = f"ISOLATE: what it says; after a repair, `{do}` ends XIDs and errors."
         faults = "; ".join(found.faults)
         return Judgement(status=Status.FAIL, value="known", evidence=faults, action=action)
     if found.unknown is not None and not found.wrong:

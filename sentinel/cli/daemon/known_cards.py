@@ -143,29 +143,31 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     otherwise = False if present else None
     try:
         cards = _stored(state / verified_store.NAME, present=otherwise)
+        faults = stored_faults(state)
     except ConfigError:
         if not present:
             raise
-        cards = {}
-    for socket, gpu in present:
-        known = cards.get(gpu.uuid)
-        cards[gpu.uuid] = Card(
-            uuid=gpu.uuid,
-            index=None if gpu.renumbered else gpu.index,
-            serial=gpu.serial,
-            pci_bus_id=gpu.pci_bus_id,
+        cards, faults = {}, ()
+    for before in faults:  # also of a GPU that no running daemon has
+        gpu = before.gpu
+        card = cards.get(gpu.uuid) or _card(gpu.uuid, gpu, name=gpu.name)
+        here = True if present else card.present
+        cards[gpu.uuid] = replace(card, faults=describe(before), present=here)
+    for socket, status in present:
+        known = cards.get(status.uuid)
+        cards[status.uuid] = Card(
+            uuid=status.uuid,
+            index=None if status.renumbered else status.index,
+            serial=status.serial,
+            pci_bus_id=status.pci_bus_id,
             present=True,
-            name=gpu.name,
-            faults=gpu.faults or (),
-            verified=gpu.verified or (known.verified if known is not None else None),
+            name=status.name,
+            faults=status.faults or (),
+            verified=status.verified or (known.verified if known is not None else None),
             socket=socket,
             seen=known.seen if known is not None else 0.0,
-            lost=_why_unknown(gpu),
+            lost=_why_unknown(status),
         )
-    for before in () if present else stored_faults(state):
-        last_gpu = before.gpu
-        card = cards.get(last_gpu.uuid) or _card(last_gpu.uuid, last_gpu, name=last_gpu.name)
-        cards[last_gpu.uuid] = replace(card, faults=describe(before))
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()

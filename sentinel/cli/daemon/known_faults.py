@@ -93,7 +93,7 @@ def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
 
 
 def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
-    """Collect what running daemons, or else the last one, know against GPUs, by UUID.
+    """Collect what the running daemon of each GPU, or else the last one, knows against it, by UUID.
 
     Args:
         state: The state directory.
@@ -103,15 +103,14 @@ def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
         ConfigError: What earlier daemons have found cannot be read, and none runs.
     """
     running = [gpu for _, gpu in gpus_of(sockets, _DAEMON_TIMEOUT_S)]
-    faults = {gpu.uuid: gpu.faults or () for gpu in running}
     try:
         stored = verified_store.read_for_command(state / verified_store.NAME)
+        faults = {before.gpu.uuid: describe(before) for before in stored_faults(state)}
     except ConfigError:
         if not running:
             raise
-        stored = {}
-    if not running:
-        faults = {before.gpu.uuid: describe(before) for before in stored_faults(state)}
+        stored, faults = {}, {}
+    faults |= {gpu.uuid: gpu.faults or () for gpu in running}
     counts = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
     counts |= {gpu.uuid: gpu.verified.wrong for gpu in running if gpu.verified is not None}
     return {

@@ -176,7 +176,10 @@ def host_view(state: State, now: float, host: Host) -> HostView:
         allocations=tuple(state.allocations.values()),
         burnin=burnin.run_view(state),
         expected_gpus=state.config.expect_gpus,
-        known_faults=tuple(filter(None, map(faults.known, state.gpu_states.values()))),
+        known_faults=(
+            *filter(None, map(faults.known, state.gpu_states.values())),
+            *state.faults_elsewhere,
+        ),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 

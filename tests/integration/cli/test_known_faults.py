@@ -189,6 +189,21 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
     assert daemon.run_unchecked("health").code == 1
 
 
+def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
+    daemon.start(2, "--paused")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    PLANT[FaultKind.XID][0](daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    daemon.run("stop")
+    daemon.start(2, "--paused", "--gpus", "0")
+    for again in ("while it runs", "after its end"):
+        for words in (["health"], ["health", "--npd"], ["check", "--simulate", "2"]):
+            simulated = ["--simulated"] if words[0] == "health" else []
+            found = daemon.run_unchecked(*words, *simulated)
+            assert (found.code, "XID 48" in found.out) == (1, True), (again, words, found)
+        daemon.run_unchecked("stop")
+
+
 @pytest.mark.parametrize("text", ["{", '{"schema_version": 9}'])
 def test_a_file_of_faults_that_cannot_be_read_is_not_taken_for_none(
     daemon: Daemon, text: str

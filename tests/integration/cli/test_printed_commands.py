@@ -116,6 +116,7 @@ ELSEWHERE = {
     "health": "of a check's result",
     "health --acknowledge GPU": "of a check's action; integration/api/test_control.py acknowledges",
     "history --events": "of a check's result",
+    "health --acknowledge GPU --reason TEXT": "of a check's result",
     "burnin attach {}": "integration/burnin/test_daemon_burnin.py",
     "burnin attach DIR": "integration/burnin/test_daemon_burnin.py",
     "burnin attach": "follows to the end; integration/burnin/test_daemon_burnin.py",

@@ -10,6 +10,7 @@ import pytest
 from sentinel.config.build import build_config, resolve
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
+from sentinel.core.node.status import Host, host_view
 from sentinel.core.state import State
 from sentinel.core.step import Step
 from sentinel.host.timed_file import FAULTS, RESERVATIONS, SESSIONS, Clocks
@@ -99,3 +100,12 @@ def test_known_faults_are_restored_and_a_missing_gpu_is_lost(tmp_path: Path, sta
     assert first.fault_xids == {79}
     assert [fault.kind for fault in second.faults] == [FaultKind.LOST]
     assert [event.fields["text"] for event in found.events] == ["faults.json: not JSON"]
+
+
+def test_a_daemon_keeps_the_faults_of_gpus_that_it_does_not_have(
+    tmp_path: Path, state: State
+) -> None:
+    elsewhere = KnownFaults(gpu=replace(GPUS[1], uuid="GPU-elsewhere"), xids=(48,))
+    found = restore(state, tmp_path, EarlierFaults(faults=(elsewhere,)))
+    host = Host(pid=1, driver="580", simulated=False)
+    assert host_view(found.state, 0.0, host).known_faults == (elsewhere,)
