@@ -107,8 +107,8 @@ class GpuEvidence(ABC):
         """Describe when the driver called the GPU lost while it was watched."""
         return []
 
-    def withdrawn(self, kind: FaultKind, *, known: object) -> list[str]:  # noqa: ARG002
-        """Describe the faults of a kind that the driver showed meanwhile; ``known``: one before."""
+    def withdrawn(self, kind: FaultKind, known: str) -> list[str]:  # noqa: ARG002
+        """Describe the faults of a kind that the driver showed meanwhile, but the known one."""
         return []
 
     def worst(self, judge: Callable[[Counters], Judgement], name: str) -> Judgement:
