@@ -302,17 +302,6 @@ class GrowthEvidence(GpuEvidence):
             unknown=next((one for one in unknown if one.status is Status.NOT_TESTED), None),
         )
 
-    def known_growth(self, field: str) -> float:
-        """Return how much a counter or flag has grown.
-
-        Raises:
-            Unjudged: It is not known, or may be more than nothing.
-        """
-        grown = self.growth(field)
-        if grown.unknown and not grown.least:
-            raise Unjudged(grown.unknown)
-        return grown.least
-
     def per_second(self, growth: float, *, beside_others: bool = False) -> float:
         """Divide a growth by the time of load.
 
