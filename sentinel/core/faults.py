@@ -11,7 +11,13 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.gpu import Reading, Telemetry
-from sentinel.protocol.views import FaultKind, GpuFault, KnownFaults
+from sentinel.protocol.views import (
+    ROW_IN_USE,
+    UNCORRECTABLE,
+    FaultKind,
+    GpuFault,
+    KnownFaults,
+)
 from sentinel.protocol.xids import XIDS, XidMeaning
 
 #: What to do about an XID, by NVIDIA's bucket of immediate actions; the first that applies counts.
@@ -171,12 +177,12 @@ def _shown(gpu_state: GpuState, telemetry: Telemetry) -> Iterator[GpuFault]:
         text = f"the driver demands a recovery: {action}"
         yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy="do what it demands")
     elif telemetry.remap_pending:
-        text = "a faulty row of its memory is in use until a reset"
-        yield GpuFault(kind=FaultKind.RECOVERY, text=text, remedy=_REMEDIES["RESTART_APP"])
+        remedy = _REMEDIES["RESTART_APP"]
+        yield GpuFault(kind=FaultKind.RECOVERY, text=ROW_IN_USE, remedy=remedy)
     if telemetry.remap_failed:
         text, remedy = "a faulty row of its memory could not be replaced", "have the GPU replaced"
         yield GpuFault(kind=FaultKind.UNCORRECTABLE, text=text, remedy=remedy)
     elif (count := telemetry.ecc_uncorrected_total or 0) > gpu_state.known_uncorrectable:
-        text = f"{count} uncorrectable errors of its memory since the driver was loaded"
+        text = UNCORRECTABLE.format(count)
         remedy = _REMEDIES["WORKFLOW_XID_48"]
         yield GpuFault(kind=FaultKind.UNCORRECTABLE, text=text, remedy=remedy)

@@ -28,8 +28,7 @@ _SLOW = {"open", "handle", one_shot.INVENTORY}
 #: A call takes 0.3 s while a context is torn down.
 TIMEOUTS = Timeouts(opening=60.0, call=10.0)
 
-#: How long a call may take, in seconds, that did not return for another GPU: one driver that hangs
-#: on each of eight GPUs costs a plugin less than the minute that it has (NRPE, command_timeout).
+#: How long a call may take, in seconds, that did not return for another GPU.
 _AGAIN_S = 2.0
 
 _Message = Counters | CountersDone | DriverFailed | DriverVersion | GpuAccess | PciInventory
@@ -87,8 +86,8 @@ def read_counters(
         kinds=get_args(_Message),
         take=take,
         seen=lambda: [found.index for found in messages if isinstance(found, Counters)],
-        timeout_s=partial(timeouts.limit_s, _SLOW),
-        again_s=lambda call: timeouts.call if call in _SLOW else min(timeouts.call, _AGAIN_S),
+        listed=lambda: range(known.count or 0 if (known := last(DriverVersion)) else 0),
+        timeout_s=partial(_limit_s, timeouts),
     )
     gpus = {found.index: found for found in messages if isinstance(found, Counters)}
     failed, inventory = last(DriverFailed), last(PciInventory)
@@ -108,6 +107,13 @@ def read_counters(
         driver=last(DriverVersion),
         access={found.index: found for found in messages if isinstance(found, GpuAccess)},
     )
+
+
+def _limit_s(timeouts: Timeouts, call: str, again: bool) -> float:  # noqa: FBT001 - a callback
+    """Look up the limit of a call; ``again``: it did not return for another GPU."""
+    if not again:
+        return timeouts.limit_s(_SLOW, call)
+    return timeouts.call if call in _SLOW else min(timeouts.call, _AGAIN_S)
 
 
 def _describe(failure: Failure) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_files
@@ -59,6 +60,8 @@ class Failure:
     gpu: int | None
     #: What it did, as a predicate: "did not return within 5 s".
     what: str
+    #: Whether it still ran when its time was over.
+    has_hung: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,22 +142,23 @@ def run_past_faults(
     kinds: Iterable[type[T]],
     take: Callable[[T], bool],
     seen: Callable[[], Iterable[int]],
-    timeout_s: Callable[[str], float],
-    again_s: Callable[[str], float],
+    listed: Callable[[], Iterable[int]],
+    timeout_s: Callable[[str, bool], float],
 ) -> tuple[dict[int | None, Failure], bool]:
     """Run one process after another, each of which skips the GPUs that the others have seen.
 
-    If a process does not come back from a GPU, the next one goes on with the GPUs after it, so the
-    worst case is one timeout for each call, and a short one for each other GPU.
+    If a process does not come back from a GPU, the next one goes on with the GPUs after it. If a
+    call hangs on a second GPU, one process for each other GPU does, at the same time: a call that
+    hangs on all GPUs of a host costs its timeout once, and a short one twice.
 
     Args:
         target: The entry function of the process; see ``run_one_shot``.
         spec: Builds its first argument from the indices of the GPUs to skip.
         kinds: The messages that it may send.
-        take: Takes a message and returns whether it was the last.
+        take: Takes a message and returns whether it was the last; called by several threads.
         seen: Lists the indices of the GPUs that messages were about.
-        timeout_s: How long the named call may take.
-        again_s: How long it may take once it did not return for another GPU.
+        listed: Lists the indices of all GPUs, as far as messages had them.
+        timeout_s: How long the named call may take, and if it did not return for another GPU.
 
     Returns:
         The calls that did not return, by the index of the GPU or None, and whether a process
@@ -164,23 +168,30 @@ def run_past_faults(
     stuck = False
 
     def limit_s(call: str) -> float:
-        return (again_s if any(one.call == call for one in faults.values()) else timeout_s)(call)
+        return timeout_s(call, any(one.call == call for one in faults.values()))
+
+    def run(skipped: Iterable[int]) -> OneShotResult:
+        given = spec(tuple(sorted(skipped)))
+        return run_one_shot(target, given, {}, kinds=kinds, take=take, timeout_s=limit_s)
 
     while None not in faults:
         known = {*seen(), *(gpu for gpu in faults if gpu is not None)}
-        done = run_one_shot(
-            target,
-            spec(tuple(sorted(known))),
-            {},
-            kinds=kinds,
-            take=take,
-            timeout_s=limit_s,
-        )
+        done = run(known)
         stuck = stuck or done.stuck
         failure = done.failure
         if failure is None or failure.gpu in faults:  # the latter should have been skipped
             break
+        has_repeated = any(one.call == failure.call for one in faults.values())
         faults[failure.gpu] = failure
+        gpus = {*listed()}
+        left = sorted(gpus - {*known, *seen(), failure.gpu})
+        if failure.has_hung and has_repeated and left:
+            with ThreadPoolExecutor(len(left)) as pool:
+                others = list(pool.map(run, (gpus - {gpu} for gpu in left)))
+            stuck = stuck or any(other.stuck for other in others)
+            found = {gpu: other.failure for gpu, other in zip(left, others, strict=True)}
+            faults |= {gpu: failure for gpu, failure in found.items() if failure is not None}
+            break
     return faults, stuck
 
 
@@ -218,6 +229,7 @@ def _receive(
             what = f"did not return: its process {format_exit(received.exit.code)}"
         elif time.monotonic() - max(since, active_at) >= limit_s:
             what = f"did not return within {limit_s:g} s"
+            return Failure(call=call, gpu=gpu_of(slot), what=what, has_hung=True)
         else:
             continue
         return Failure(call=call, gpu=gpu_of(slot), what=what)

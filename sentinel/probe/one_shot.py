@@ -115,8 +115,10 @@ def run_counters(
     try:
         announce("open", driver.open)
         version = announce("version", driver.version)
-        caller.send(DriverVersion(version=version, cuda=announce("cuda", driver.cuda)))
+        known = DriverVersion(version=version, cuda=announce("cuda", driver.cuda))
+        caller.send(known)
         count = announce("count", driver.count)
+        caller.send(replace(known, count=min(MAX_GPUS, count)))
         listed = []
         for index in range(min(MAX_GPUS, count)):
             if index not in spec.skip:

@@ -229,6 +229,8 @@ class DriverVersion:
     version: str
     #: The newest supported CUDA, 1000 times the major version and 10 times the minor, or None.
     cuda: int | None = None
+    #: How many GPUs it lists; None if that is not known yet.
+    count: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

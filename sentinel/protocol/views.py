@@ -137,6 +137,11 @@ class HealthCause(StrEnum):
     """A finding, a known fault, or a power brake."""
 
 
+#: The texts of faults that may stand since before a burn-in; the second has a number.
+ROW_IN_USE = "a faulty row of its memory is in use until a reset"
+UNCORRECTABLE = "{} uncorrectable errors of its memory since the driver was loaded"
+
+
 class FaultKind(StrEnum):
     """A fault of a GPU that is known, worst first."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.config.plan import Phase
 from sentinel.protocol.stressor import LinkPart
+from sentinel.protocol.views import ROW_IN_USE, UNCORRECTABLE
 from tests.harness.fault_changes import (
     AFTER,
     ALL,
@@ -343,9 +344,18 @@ def _memory() -> Iterator[Kind]:
         ("recovery-withdrawn", "the driver wants a reset for seconds, and then no more",
          shown("recovery", "the driver demands a recovery: gpu reset")),
         ("uncorrectable-withdrawn", "an uncorrectable error is counted for seconds only",
-         shown("uncorrectable", "1 uncorrectable errors of its memory")),
+         shown("uncorrectable", UNCORRECTABLE.format(1))),
     ):  # fmt: skip
         yield kind(name, text, shows, FAIL, source=_ERRORS, moments=MOMENTS, sizes=(1, 2))
+    yield kind("pending-and-withdrawn", "a remap waits since before the run; the driver wants a "
+               "reset for seconds", both(before(remap_pending=True), after(remap_pending=True),
+                shown("recovery", ROW_IN_USE), shown("recovery", "the driver demands a recovery")),
+               FAIL, "recovery.action", source=_ERRORS)
+    yield kind("known-again", "a remap and uncorrectable errors are known before the run, and "
+               "once could not be read", both(*(end(remap_pending=True, ecc_uncorrected_total=2)
+                for end in (before, after)), shown("recovery", ROW_IN_USE), shown(
+                    "uncorrectable", UNCORRECTABLE.format(2))), WARN, "memory.repair_pending",
+               source=_ERRORS)
     yield kind("corrected-again", "its count of corrected errors began again in the run",
                counted_again, INCOMPLETE, "gpu.reset", source=_ERRORS)
     yield kind("uncorrectable-old", "an uncorrectable error since the driver was loaded",

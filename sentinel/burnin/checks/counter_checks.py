@@ -21,7 +21,7 @@ from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, judge_s
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of
-from sentinel.protocol.views import FaultKind
+from sentinel.protocol.views import ROW_IN_USE, FaultKind
 from sentinel.units import format_size
 
 TABLE = Table()
@@ -158,7 +158,8 @@ def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
         return Judgement(status=status, value=action, action=_RECOVERY.get(action))
 
     found = evidence.worst(judge, "recovery_action")
-    shown = evidence.withdrawn(FaultKind.RECOVERY, known=evidence.readings[-1].remap_pending)
+    known = ROW_IN_USE if evidence.readings[-1].remap_pending else ""
+    shown = evidence.withdrawn(FaultKind.RECOVERY, known)
     if not shown or found.status is Status.FAIL:
         return found
     return Judgement(status=Status.FAIL, value="withdrawn", evidence="; ".join(shown))

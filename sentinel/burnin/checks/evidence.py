@@ -107,8 +107,8 @@ class GpuEvidence(ABC):
         """Describe when the driver called the GPU lost while it was watched."""
         return []
 
-    def withdrawn(self, kind: FaultKind, *, known: object) -> list[str]:  # noqa: ARG002
-        """Describe the faults of a kind that the driver showed meanwhile; ``known``: one before."""
+    def withdrawn(self, kind: FaultKind, known: str) -> list[str]:  # noqa: ARG002
+        """Describe the faults of a kind that the driver showed meanwhile, but the known one."""
         return []
 
     def worst(self, judge: Callable[[Counters], Judgement], name: str) -> Judgement:
@@ -301,17 +301,6 @@ class GrowthEvidence(GpuEvidence):
             text=f"{field} {', '.join(readings)}",
             unknown=next((one for one in unknown if one.status is Status.NOT_TESTED), None),
         )
-
-    def known_growth(self, field: str) -> float:
-        """Return how much a counter or flag has grown.
-
-        Raises:
-            Unjudged: It is not known, or may be more than nothing.
-        """
-        grown = self.growth(field)
-        if grown.unknown and not grown.least:
-            raise Unjudged(grown.unknown)
-        return grown.least
 
     def per_second(self, growth: float, *, beside_others: bool = False) -> float:
         """Divide a growth by the time of load.

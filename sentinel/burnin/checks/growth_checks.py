@@ -17,8 +17,8 @@ from sentinel.burnin.checks.check import (
     unless_more,
     untested,
 )
-from sentinel.burnin.checks.evidence import RESET, GrowthEvidence, judge_sum, known_value
-from sentinel.protocol.views import FaultKind
+from sentinel.burnin.checks.evidence import RESET, GrowthEvidence, judge_sum
+from sentinel.protocol.views import UNCORRECTABLE, FaultKind
 
 TABLE = Table()
 
@@ -59,8 +59,8 @@ def _sum_grown(evidence: GrowthEvidence, limits: Limits, *fields: str) -> Judgem
 def _uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """Judge the growth of the uncorrectable errors, also of those that are not counted any more."""
     name = "ecc_uncorrected_total"
-    known = any(known_value(evidence.readings[-1], name)) if evidence.readings else False
-    shown = evidence.withdrawn(FaultKind.UNCORRECTABLE, known=known)
+    known = evidence.readings[-1].ecc_uncorrected_total if evidence.readings else None
+    shown = evidence.withdrawn(FaultKind.UNCORRECTABLE, UNCORRECTABLE.format(known))
     try:
         found = _grown(evidence, limits, name)
     except Unjudged as unjudged:

@@ -254,15 +254,15 @@ def _must_be_plausible(evidence: LoadEvidence) -> None:
     if max(same, default=0) >= _FROZEN:
         raise Unjudged(untested(f"power_w read the same {max(same)} times in a row"))
     try:
-        energy = evidence.known_growth("energy_j")
+        grown = evidence.growth("energy_j")
     except Unjudged:
         return
     sampled = sum(
         min(last.at - first.at, READINGS_S) * last.values["power_w"]
         for _, first, last in record.under_load("power_w")
     )
-    if energy < sampled * _LEAST_ENERGY:
-        text = f"power_w adds up to {sampled:,.0f} J, and energy_j grew by {energy:,.0f} J"
+    if grown.least < sampled * _LEAST_ENERGY and grown.unknown is None:
+        text = f"power_w adds up to {sampled:,.0f} J, and energy_j grew by {grown.least:,.0f} J"
         raise Unjudged(untested(text))
 
 

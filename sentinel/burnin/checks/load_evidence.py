@@ -238,15 +238,13 @@ class LoadEvidence(GrowthEvidence):
             if event.get("lost")
         ]
 
-    def withdrawn(self, kind: FaultKind, *, known: object) -> list[str]:
-        """Describe the faults of a kind that the driver showed meanwhile; ``known``: one before."""
-        found = {
-            str(event["reason"]): event
+    def withdrawn(self, kind: FaultKind, known: str) -> list[str]:
+        """Describe the faults of a kind that the driver showed meanwhile, but the known one."""
+        return [
+            f"at {format_time(event.get('time'))}: {event['reason']}"
             for event in self.record.named("gpu.fault")
-            if event["fault"] == kind
-        }
-        texts = [f"at {format_time(one.get('time'))}: {why}" for why, one in found.items()]
-        return texts[1:] if known else texts
+            if event["fault"] == kind and event["reason"] != known
+        ]
 
     def reasons(self) -> tuple[Counter[str], int]:
         """Count the samples that have each reason, and the newest counters as one more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -18,14 +19,15 @@ from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.checks.node_report import judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.record import GpuRecord
+from sentinel.diagnostics import one_shot
 from sentinel.diagnostics.counters import CountersResult, read_counters
-from sentinel.diagnostics.one_shot import Timeouts
+from sentinel.diagnostics.one_shot import Failure, OneShotResult, Timeouts
 from sentinel.host.simulation import Registry
 from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
 from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
-from tests.harness.timing import MACHINE_SLOWNESS
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 Ask = Callable[..., CountersResult]
 
@@ -250,6 +252,40 @@ def test_a_call_that_hangs_on_each_gpu_costs_its_bound_once(ask: Ask) -> None:
     assert [gpu.lost for gpu in found.counters] == [
         f"nvmlDeviceGetSramEccErrorStatus did not return within {limit} s" for limit in (4, 2, 2)
     ]
+
+
+def test_gpus_are_read_at_the_same_time_once_a_call_has_hung_on_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together = threading.Barrier(6, timeout=TIMEOUT_S)
+
+    def hang(
+        _: object,
+        skipped: tuple[int, ...],
+        __: object,
+        *,
+        timeout_s: Callable[[str], float],
+        **___: object,
+    ) -> OneShotResult:
+        if len(skipped) > 1:
+            together.wait()
+        gpu = next(one for one in range(8) if one not in skipped)
+        what = f"did not return within {timeout_s('handle'):g} s"
+        failure = Failure(call="handle", gpu=gpu, what=what, has_hung=True)
+        return OneShotResult(failure=failure, stuck=gpu == 7)
+
+    monkeypatch.setattr(one_shot, "run_one_shot", hang)
+    faults, stuck = one_shot.run_past_faults(
+        print,
+        lambda skipped: skipped,
+        kinds=[Counters],
+        take=lambda _: True,
+        seen=lambda: (),
+        listed=lambda: range(8),
+        timeout_s=lambda _, again: 10.0 if again else 60.0,
+    )
+    assert [faults[gpu].what.split()[-2] for gpu in range(8)] == ["60", *["10"] * 7]
+    assert stuck
 
 
 #: The calls that `sentinel check` makes for each GPU, by the name of the fake driver.
