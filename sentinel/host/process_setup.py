@@ -290,20 +290,17 @@ def _fields(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
 
-def why_processes_are_hidden(
-    namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
-) -> str | None:
+def why_processes_are_hidden(host: int = _HOST_PID_NAMESPACE) -> str | None:
     """Explain why NVML may hide foreign processes here, or return None if it lists all.
 
     In a PID namespace other than the host's, such as a container's, a driver from 535.113 on lists
     only the processes of that namespace, and older ones list PIDs of another namespace.
 
     Args:
-        namespace: The file that identifies the namespace of this process.
         host: The inode of the host's namespace; another for a simulated host.
     """
     try:
-        inode = namespace.stat().st_ino
+        inode = Path("/proc/self/ns/pid").stat().st_ino
     except OSError as error:
         return f"the PID namespace of this process is unknown: {error}"
     if inode == host:
