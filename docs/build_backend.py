@@ -38,8 +38,7 @@ VERSION = ROOT / "sentinel" / "protocol" / "__init__.py"
 
 #: The dependencies that the commands and the API import when their documents are generated.
 _IMPORTED = {
-    *("click", "fastapi", "prometheus-client", "psutil", "pydantic", "rich"),
-    *("setproctitle", "structlog"),
+    *("click", "fastapi", "prometheus-client", "psutil", "pydantic", "rich", "setproctitle"),
 }
 
 Settings = Mapping[str, Any] | None

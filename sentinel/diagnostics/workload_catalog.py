@@ -55,14 +55,14 @@ class ListedWorkload:
     error: str | None = None
 
 
-def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[ListedWorkload, ...], bool]:
+def list_workloads() -> tuple[tuple[ListedWorkload, ...], bool]:
     """List every registered workload by name, and whether a process survived SIGKILL."""
     entries = registered()
     wanted = [
         Wanted(number=number, target=f"{entry.module}:{entry.attr}")
         for number, entry in enumerate(entries)
     ]
-    infos, stuck = describe_workloads(wanted, timeouts)
+    infos, stuck = describe_workloads(wanted, TIMEOUTS)
     names = [entry.name for entry in entries if not is_shadowed(entry)]
     listed = (
         _listed(entry, info, twice=names.count(entry.name) > 1)

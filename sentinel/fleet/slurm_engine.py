@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 from sentinel.fleet.engine import EngineError, NodeTask, TaskState, run_tool
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
@@ -251,12 +250,12 @@ def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
 
     It takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
     """
+    logs = str(folder.logs).replace("%", "%%")  # sbatch replaces what follows a %, such as %j
     given = run_tool(
         (
             *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
             *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-            # sbatch replaces what follows a %, such as %j.
-            *(f"--output={_escaped(folder.logs)}/{node}.txt", "--open-mode=append"),
+            *(f"--output={logs}/{node}.txt", "--open-mode=append"),
             *run.options,
             # Last, since of two options sbatch takes the later: the run is found by these.
             *(f"--nodelist={node}", f"--job-name={run.id}"),
@@ -267,10 +266,6 @@ def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
     if not job.isdecimal():
         raise EngineError(f"sbatch printed {given.strip()!r} instead of a job's id")
     return job
-
-
-def _escaped(path: Path) -> str:
-    return str(path).replace("%", "%%")
 
 
 def choose_nodes(partition: str | None, count: int | None, nodelist: str | None) -> tuple[str, ...]:
@@ -305,7 +300,7 @@ def choose_nodes(partition: str | None, count: int | None, nodelist: str | None)
     if len(usable) < count:
         what = f"--nodes {count}: {len(usable)} of {len(states)} nodes can be used"
         raise EngineError(what, "sinfo --Node --long shows why the others cannot.")
-    return tuple(sorted(usable, key=lambda node: _order(states[node]))[:count])
+    return tuple(sorted(usable, key=lambda node: not states[node].startswith("idle"))[:count])
 
 
 def unavailable(nodes: Sequence[str]) -> frozenset[str]:
@@ -352,11 +347,6 @@ def _states(*, partition: str, nodes: Sequence[str]) -> dict[str, str]:
 def _is_unavailable(state: str) -> bool:
     """Check whether a task cannot begin on a node; ``*`` is a node that does not respond."""
     return "*" in state or state.rstrip(_FLAGS).lower() in _UNAVAILABLE
-
-
-def _order(state: str) -> int:
-    """Sort key of nodes that can be used: the idle ones first."""
-    return 0 if state.startswith("idle") else 1
 
 
 def _default_partition() -> str:

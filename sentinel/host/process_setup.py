@@ -290,20 +290,17 @@ def _fields(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
 
-def why_processes_are_hidden(
-    namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
-) -> str | None:
+def why_processes_are_hidden(host: int = _HOST_PID_NAMESPACE) -> str | None:
     """Explain why NVML may hide foreign processes here, or return None if it lists all.
 
     In a PID namespace other than the host's, such as a container's, a driver from 535.113 on lists
     only the processes of that namespace, and older ones list PIDs of another namespace.
 
     Args:
-        namespace: The file that identifies the namespace of this process.
         host: The inode of the host's namespace; another for a simulated host.
     """
     try:
-        inode = namespace.stat().st_ino
+        inode = Path("/proc/self/ns/pid").stat().st_ino
     except OSError as error:
         return f"the PID namespace of this process is unknown: {error}"
     if inode == host:
@@ -311,37 +308,23 @@ def why_processes_are_hidden(
     return "this is not the host's PID namespace (a container?)"
 
 
-def without_ctypes_util() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def without_ctypes_util() -> Iterator[None]:
     """Replace ctypes.util by a stub that finds no library.
 
     The real module imports shutil, tempfile and all compressors, a megabyte in the probe. NVML's
     binding does not need it. inotify_simple uses it to find the C library, which every process has
     loaded already: that is what ``CDLL(None)`` returns.
     """
-    stub = types.ModuleType("ctypes.util")
-    stub.find_library = _find_library  # type: ignore[attr-defined]
-    return _replaced("ctypes.util", stub)
-
-
-def without_rich() -> contextlib.AbstractContextManager[None]:
-    """Hide rich, which structlog imports for coloured tracebacks.
-
-    It is 5 of the supervisor's 37 MB, and a third of its start.
-    """
-    return _replaced("rich", None)
-
-
-@contextlib.contextmanager
-def _replaced(name: str, stub: types.ModuleType | None) -> Iterator[None]:
-    """Replace a module that is not loaded yet; the import of None raises ImportError."""
-    if name in sys.modules:
+    if "ctypes.util" in sys.modules:
         yield
         return
-    sys.modules[name] = stub  # type: ignore[assignment]
+    stub = sys.modules["ctypes.util"] = types.ModuleType("ctypes.util")
+    stub.find_library = _find_library  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        del sys.modules[name]
+        del sys.modules["ctypes.util"]
 
 
 def _find_library(library: str) -> None:

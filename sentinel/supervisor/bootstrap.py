@@ -252,7 +252,8 @@ def _run(
     )
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
-    pause = Pause(since=now, by=_own_user()) if orders.paused else None
+    caller = Caller(via="unix", uid=os.getuid(), pid=os.getpid())
+    pause = Pause(since=now, by=caller) if orders.paused else None
     state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause))
     kept = restore(state, api.state_folder if api is not None else None, found.earlier)
     api_required = api is not None and api.required
@@ -283,11 +284,6 @@ def _run(
     stuck = stressors.files() or not (probe_gone and standby_gone and written and served)
     paused = any(gpu.pause == pause for gpu in supervisor.state.gpu_states.values())
     return code, not stuck, pause is not None and paused
-
-
-def _own_user() -> Caller:
-    """Return the user of this process as the caller of a command."""
-    return Caller(via="unix", uid=os.getuid(), pid=os.getpid())
 
 
 def _started(found: Found, now: float) -> Event:

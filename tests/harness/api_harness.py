@@ -55,25 +55,18 @@ from sentinel.protocol.views import (
 )
 from sentinel.supervisor.api_process import ApiChild
 from tests.harness.forked_api import ForkedApi
+from tests.harness.gpu_views import gpu_view
 from tests.harness.timing import TIMEOUT_S
 
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
 
 
-def gpu_view(index: int) -> GpuView:
-    return GpuView(
-        at=time.monotonic(),
+def used_gpu(index: int) -> GpuView:
+    """Build the view of a GPU with a foreign process and a hand-over."""
+    return gpu_view(
+        index,
+        time.monotonic(),
         uuid=UUIDS[index],
-        index=index,
-        name="NVIDIA H200",
-        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-        memory_total=140 * 2**30,
-        occupancy="IDLE",
-        stressor="RUNNING",
-        admin="ENABLED",
-        rule="running",
-        reason="running",
-        findings=0,
         since=time.monotonic() - 90,
         read=time.monotonic(),
         held=2**30,
@@ -89,7 +82,7 @@ class FakeSupervisor:
     """The state and the replies of a supervisor, with switches for faults."""
 
     gpus: dict[str, GpuView] = field(
-        default_factory=lambda: {UUIDS[index]: gpu_view(index) for index in range(2)}
+        default_factory=lambda: {UUIDS[index]: used_gpu(index) for index in range(2)}
     )
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)

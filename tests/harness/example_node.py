@@ -17,7 +17,7 @@ from sentinel.protocol.views import (
     VerifiedCounts,
     VerifiedWork,
 )
-from tests.harness.api_harness import FakeSupervisor, gpu_view
+from tests.harness.api_harness import FakeSupervisor, used_gpu
 
 GIB = 2**30
 TOTAL = 141 * GIB
@@ -171,4 +171,4 @@ def gpu(number: int) -> GpuView:
     }
     if fields["handover"] is not None:
         fields["handover"] = replace(fields["handover"], at=fields["since"])
-    return replace(gpu_view(0), **fields)
+    return replace(used_gpu(0), **fields)

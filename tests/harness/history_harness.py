@@ -14,6 +14,7 @@ from sentinel.api.history_hours import gpu_hours
 from sentinel.api.history_recorder import EventRow, TimedRecord
 from sentinel.protocol.gpu import GpuProcess, Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
+from tests.harness.gpu_views import gpu_view
 
 UUID = "GPU-aaaa1111-0000-0000-0000-000000000000"
 OTHER = "GPU-bbbb2222-0000-0000-0000-000000000000"
@@ -26,25 +27,15 @@ SIZE = 64 * 2**20
 def make_view(at: float, uuid: str = UUID, **fields: Any) -> GpuView:
     """Build the view of an idle GPU with a current reading and without processes."""
     defaults: dict[str, Any] = {
-        "occupancy": "IDLE",
+        "uuid": uuid,
         "stressor": "STOPPED",
         "rule": "idle",
+        "reason": "",
         "read": at,
         "temperature_c": 50,
         "power_w": 100.0,
     }
-    return GpuView(
-        at=at,
-        uuid=uuid,
-        index=0 if uuid == UUID else 1,
-        name="NVIDIA H200",
-        pci_bus_id="00000000:01:00.0",
-        memory_total=140 * 2**30,
-        admin="ENABLED",
-        reason="",
-        findings=0,
-        **{**defaults, **fields},
-    )
+    return gpu_view(0 if uuid == UUID else 1, at, **{**defaults, **fields})
 
 
 def make_telemetry(at: float, **fields: Any) -> Telemetry:

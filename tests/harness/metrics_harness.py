@@ -22,7 +22,7 @@ from sentinel.protocol.views import (
     VerifiedCounts,
     VerifiedWork,
 )
-from tests.harness.api_harness import UUIDS, ApiServer, gpu_view
+from tests.harness.api_harness import UUIDS, ApiServer, used_gpu
 from tests.harness.burnin_report import PROGRESS, write_report
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -43,7 +43,7 @@ def make_telemetry(at: float, **values: Any) -> Telemetry:
 def full_view(index: int) -> GpuView:
     now = time.monotonic()
     return replace(
-        gpu_view(index),
+        used_gpu(index),
         serial=f"165{index}",
         occupancy="BUSY",
         pid=os.getpid(),

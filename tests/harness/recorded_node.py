@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol import __version__
-from sentinel.protocol.counters import Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
+from tests.harness.check_evidence import HEALTHY
 
 #: A row of a file of the run.
 Row = dict[str, Any]
@@ -43,6 +43,13 @@ _START_S, _WARM_S = 3.0, 20.0
 _RATES = {STEADY: 672e12, FP16: 690e12}
 _MOVED = {MEMORY: 2.6e12, COPY: 3.044e12}
 _POWER = {STEADY: 692.0, FP16: 690.0}
+#: What NVML reports of data-centre cards only.
+_UNREAD_BY_GEFORCE = [
+    name
+    for name in vars(HEALTHY)
+    if name.startswith(("ecc_corrected", "ecc_uncorrected", "sram_", "remap", "channel_", "tpc_"))
+] + ["serial", "mig", "memory_unrepairable", "memory_temperature_c", "memory_maximum_c"]
+_UNREAD_BY_GEFORCE += ["temperature_margin_c", "slowdown_margin_c"]
 
 
 def uuid(index: int) -> str:
@@ -182,81 +189,39 @@ class RecordedNode:
     def _counters(self, index: int, at: float) -> Row:
         links = LINKS_OF[self.model]
         old = self.model == GEFORCE
-        found = Counters(
+        # What a card of this kind cannot read.
+        unread: Row = dict.fromkeys(_UNREAD_BY_GEFORCE) if old else {}
+        known: Row = {"serial": f"1652000{index:05d}", "memory_temperature_c": 38}
+        known |= {"temperature_margin_c": 50, **unread}
+        link = replace((HEALTHY.nvlinks or ())[0], effective_ber=0.0)
+        found = replace(
+            HEALTHY,
             uuid=uuid(index),
             index=index,
             name=self.model,
             at=at,
             driver="580.105.08",
-            serial=None if old else f"1652000{index:05d}",
             pci_bus_id=f"00000000:{index + 1:02X}:00.0",
             vbios="96.00.74.00.01",
             inforom="G520",
             memory_total=80 * 2**30,
-            persistence=True,
-            mig=None if old else False,
             ecc=not old,
             ecc_pending=not old,
-            inforom_valid=True,
-            ecc_corrected_total=None if old else 0,
-            ecc_uncorrected_total=None if old else 0,
-            ecc_corrected_lifetime_total=None if old else 0,
-            ecc_uncorrected_lifetime_total=None if old else 0,
-            sram_corrected_lifetime_total=None if old else 0,
-            sram_uncorrected_lifetime_total=None if old else 0,
-            sram_threshold_exceeded=None if old else False,
-            remapped_corrected_total=None if old else 0,
-            remapped_uncorrected_total=None if old else 0,
-            remap_pending=None if old else False,
-            remap_failed=None if old else False,
-            remap_banks_low=None if old else 0,
-            remap_banks_none=None if old else 0,
-            channel_repair_pending=None if old else False,
-            tpc_repair_pending=None if old else False,
-            memory_unrepairable=None if old else False,
-            recovery_action="none",
+            retired_corrected_total=None,
+            retired_uncorrected_total=None,
+            retirement_pending=None,
             power_throttled_s=0.0,
-            thermal_throttled_s=0.0,
-            software_thermal_throttled_s=0.0,
-            hardware_thermal_throttled_s=0.0,
-            power_brake_throttled_s=0.0,
             reasons=("gpu_idle",),
             sm_clock_mhz=345,
-            sm_clock_maximum_mhz=1980,
             memory_clock_mhz=2619,
             memory_clock_maximum_mhz=2619,
-            power_limit_w=700.0,
-            power_limit_default_w=700.0,
             energy_j=1e6 + 600 * at,
             temperature_c=32,
-            memory_temperature_c=None if old else 38,
-            slowdown_c=89,
-            maximum_c=87,
-            shutdown_c=95,
-            memory_maximum_c=None if old else 95,
-            temperature_margin_c=None if old else 50,
-            slowdown_margin_c=None if old else -2,
-            pcie_generation=5,
-            pcie_generation_maximum=5,
-            pcie_generation_own_maximum=5,
-            pcie_width=16,
-            pcie_width_maximum=16,
             pcie_replays_total=0,
-            nvlinks=tuple(
-                NvLink(
-                    link=link,
-                    active=True,
-                    speed_mbps=26562,
-                    replays_total=0,
-                    recoveries_total=0,
-                    crc_errors_total=0,
-                    effective_ber=0.0,
-                )
-                for link in range(links)
-            )
-            or None,
+            nvlinks=tuple(replace(link, link=number) for number in range(links)) or None,
             fabric_state="completed" if links else "not_supported",
             fabric_health="healthy" if links else "not_supported",
+            **known,
         )
         row: Row = json.loads(json.dumps(asdict(found)))
         return row

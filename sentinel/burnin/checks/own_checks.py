@@ -317,11 +317,11 @@ def registered_checks(built_in: Collection[str]) -> tuple[EntryPoint, ...]:
     return tuple(found.values())
 
 
-def own_limits(entries: Iterable[EntryPoint], timeouts: Timeouts = TIMEOUTS) -> dict[str, Limits]:
+def own_limits(entries: Iterable[EntryPoint]) -> dict[str, Limits]:
     """Collect the default limits of checks by id; of one that cannot be imported, none."""
     known: dict[str, Limits] = {}
     for entry in entries:
-        check = _run(OwnSpec(id=entry.name, target=entry.value), timeouts).check
+        check = _run(OwnSpec(id=entry.name, target=entry.value), TIMEOUTS).check
         if check is not None and check.limits:
             known[entry.name] = check.limits
     return known

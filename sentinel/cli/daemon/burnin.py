@@ -252,10 +252,12 @@ def _private_settings(sources: Sources, host: _Host) -> tuple[tuple[str, ...], s
 
 def _read_thresholds(limits: str | None) -> Thresholds | None:
     """Read a file of thresholds, and warn if nothing that is judged by it proves a GPU correct."""
+    if limits is None:
+        return None
     found = load_thresholds(limits).node
     if (why := found.why_unproved) is not None:
         click.echo(f"sentinel: warning: no GPU will pass: {why}", err=True)
-    return None if limits is None else found
+    return found
 
 
 def _check_settings(sources: Sources, host: _Host, plan: Plan, file: Path | None) -> None:

@@ -156,7 +156,7 @@ def _longest_wait(context: click.Context, option: click.Parameter, text: str | N
 
 
 def duration(
-    flag: str, name: str, text: str, *, required: bool = False, alone: str = ""
+    flag: str, name: str, text: str, *, alone: str = ""
 ) -> Callable[[_Function], _Function]:
     """Return an option for a duration in seconds, or None if it is not given.
 
@@ -164,7 +164,6 @@ def duration(
         flag: The flag.
         name: The name of the argument.
         text: The help text.
-        required: Whether it must be given.
         alone: The duration of a flag without a value; empty if it needs one.
     """
     optional: dict[str, Any] = {"is_flag": False, "flag_value": alone} if alone else {}
@@ -174,7 +173,6 @@ def duration(
         metavar="[TIME]" if alone else "TIME",
         callback=_seconds(parse_duration),
         help=text,
-        required=required,
         **optional,
     )
 

@@ -112,7 +112,7 @@ def command(
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.
     """
     _check_usage(gpus, target, (as_json, nagios, npd), simulate)
-    thresholds = load_thresholds(limits).node
+    thresholds = Thresholds() if limits is None else load_thresholds(limits).node
     expectation = load_expectation(expect, expect_gpus, is_here=simulate is None)
     is_stuck = False
     try:

@@ -202,10 +202,11 @@ def _lost_at(state: State) -> float:
 def step_spare_probe(state: State, seen: Observation) -> Step[State]:
     """Keep a spare probe beside a probe that works; none while the driver is released."""
     may_exist = state.driver_released is None and state.shutdown is None
+    probe_works = state.probe.works and seen.now >= state.probe.since + SPARE_PAUSE_S
     terms = _Terms(
         role=Role.SPARE_PROBE,
         may_exist=may_exist,
-        may_start=may_exist and _probe_works(state, seen.now) and not state.config.dry_run,
+        may_start=may_exist and probe_works and not state.config.dry_run,
         start_timeout_s=INITIALISATION_TIMEOUT_S,
         pause_s=SPARE_PAUSE_S,
     )
@@ -289,8 +290,3 @@ def _step_spare(
     step, why = _supervise(spare, facts, terms, state, now)
     probe_due = upcoming(now, state.probe.since + SPARE_PAUSE_S if state.probe.works else None)
     return step._replace(due=min(step.due, probe_due)), why
-
-
-def _probe_works(state: State, now: float) -> bool:
-    """Check that the probe has been ready for a while."""
-    return state.probe.works and now >= state.probe.since + SPARE_PAUSE_S

@@ -186,7 +186,8 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
         return locked
     named = state.sessions.get(command.name)
     if named is not None:
-        what = f"there is a session {named.name!r} already, with {_names(state, named)}"
+        there = names_of(state, _present(state, named))
+        what = f"there is a session {named.name!r} already, with {there}"
         return f"{what}: end it first (sentinel session stop {named.name})"
     for uuid in command.gpus:
         other = name_for(state, uuid)
@@ -201,11 +202,6 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
     if sum(map(len, texts)) > MAX_TEXT_LENGTH:
         return f"the settings of all sessions together have at most {MAX_TEXT_LENGTH} characters"
     return None
-
-
-def _names(state: State, session: Session) -> str:
-    """Name the GPUs of a session that this daemon has."""
-    return names_of(state, _present(state, session))
 
 
 def _present(state: State, session: Session) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
+from tests.harness.world.gpus import GIB, READY, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
 from tests.harness.world.processes import FakeApi, FakeProbe, FakeSpare, FakeSpawner
 
 __all__ = [
@@ -46,8 +46,9 @@ __all__ = [
 MAX_TICKS_AT_ONCE = 50
 #: A run takes coarse steps after so long, in seconds: by then nothing that a test did is new.
 FINE_S = 1.0
-#: The maximum coarse step, in seconds; below the shortest phase of a child's start.
-COARSE_TICK_S = 0.4
+#: The maximum coarse step, in seconds: below the interval of readings, and while a child starts
+#: below the shortest phase of its start.
+COARSE_TICK_S, STARTING_TICK_S = 0.9, 0.4
 
 
 class World:
@@ -196,9 +197,15 @@ class World:
         Returns:
             Whether something happens: in each tick, of which coarse ones have several waits.
         """
-        tick = max(self.tick, COARSE_TICK_S) if self._coarse else self.tick
+        tick = max(self.tick, self._coarse_tick()) if self._coarse else self.tick
         self.pass_time(min(timeout, tick))
         return not self._coarse or self.now >= self._turned_at + tick
+
+    def _coarse_tick(self) -> float:
+        """Return the maximum coarse step at this moment."""
+        children = [fake.child for fake in self.gpus.values() if fake.child is not None]
+        starting = any(child.stage < READY for child in children)
+        return STARTING_TICK_S if starting else COARSE_TICK_S
 
     def pass_time(self, seconds: float) -> None:
         """Advance time and the children at once."""

@@ -34,6 +34,8 @@ IMPORT_TIME = 2.0
 ALLOCATION_TIME = 0.5
 #: The time from a SIGKILL to the exit, in seconds, as on an H200 with 123 GiB in use.
 TEARDOWN_TIME = 0.2
+#: The stage of a child that works; in those below, it starts.
+READY = 3
 
 
 @dataclass(kw_only=True)
@@ -139,11 +141,11 @@ def live(fake: FakeGpu, child: FakeChild, now: float, target: MemoryTarget) -> N
         child.outbox += [taking, Announcement(stage=StartStage.PREPARING, used=fake.used)]
         child.stage = 2
     elif child.stage == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:
-        child.stage = 3
+        child.stage = READY
         child.progress_at = now
         ready = Ready(held=child.memory, asked=child.memory, chunks=200, refused=False)
         child.outbox.append(ready)
-    elif child.stage == 3 and now - child.progress_at >= 1.0:
+    elif child.stage == READY and now - child.progress_at >= 1.0:
         work = Progress(
             seconds=now - child.progress_at,
             iterations=10,

@@ -19,8 +19,8 @@ from tests.harness.api_harness import (
     Reply,
     ask,
     check_problem,
-    gpu_view,
     over_tcp,
+    used_gpu,
 )
 from tests.harness.sentinel_process import eventually
 
@@ -39,7 +39,7 @@ def find_errors(api: ApiServer, errors: int, findings: int = 0) -> None:
     counts = VerifiedCounts(seconds=1.0, checks=100, errors=errors, findings=findings)
     with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[0]] = replace(
-            gpu_view(0), verified=VerifiedWork(counts=counts), findings=findings
+            used_gpu(0), verified=VerifiedWork(counts=counts), findings=findings
         )
     eventually(lambda: proof(api)["errors"] == errors)
 

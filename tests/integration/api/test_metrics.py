@@ -26,7 +26,7 @@ from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase, VerifiedCounts, VerifiedWork
 from sentinel.protocol.xids import XIDS, XidMeaning
-from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, used_gpu
 from tests.harness.burnin_report import ENDED
 from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
@@ -276,7 +276,7 @@ def measured(api: ApiServer) -> set[str]:
 
 def test_an_unknown_value_has_no_series(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
-        bare = gpu_view(0)
+        bare = used_gpu(0)
         supervisor.gpus[UUIDS[0]] = replace(
             bare,
             held=None,

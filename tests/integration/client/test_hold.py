@@ -232,6 +232,7 @@ def test_the_example_holds_and_releases_a_gpu(
 
 
 @pytest.mark.usefixtures("fake_torch")
+@pytest.mark.long
 def test_a_private_sentinel_imports_nothing_from_the_working_directory(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:

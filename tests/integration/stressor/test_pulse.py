@@ -289,9 +289,9 @@ def test_when_a_period_begins_depends_on_the_clock_alone(
 
 
 @pytest.mark.parametrize("sync", ["in-phase", "out-of-phase"])
-@pytest.mark.parametrize("index", [0, 1, 2, 7])
-@pytest.mark.parametrize("waited", [0.0, 0.123, 0.97])
-@pytest.mark.parametrize("hz", [1.0, 3.0, 10.0])
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("waited", [0.0, 0.123])
+@pytest.mark.parametrize("hz", [3.0, 10.0])
 def test_periods_begin_at_the_same_times_whenever_a_stressor_was_started(
     bench: Workbench,
     clock: Clock,

@@ -21,6 +21,7 @@ from sentinel.host.last_verdicts import MAX_RUNS
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 from tests.harness.burnin_report import ENDED, write_report
+from tests.harness.gpu_views import gpu_view
 from tests.harness.sentinel_process import eventually
 
 UUID = "GPU-0"
@@ -29,20 +30,8 @@ UUID = "GPU-0"
 def view(seconds: float, checks: int, errors: int = 0) -> GpuView:
     """Build the view of a GPU that has verified so much since the start of its daemon."""
     counts = VerifiedCounts(seconds=seconds, checks=checks, errors=errors)
-    return GpuView(
-        uuid=UUID,
-        index=0,
-        name="NVIDIA H200",
-        pci_bus_id="0000:00:06.0",
-        memory_total=2**37,
-        occupancy="IDLE",
-        stressor="RUNNING",
-        admin="ENABLED",
-        rule="running",
-        reason="running",
-        at=100.0,
-        verified=VerifiedWork(counts=counts, at=99.0 if checks else None, workload="gemm"),
-    )
+    work = VerifiedWork(counts=counts, at=99.0 if checks else None, workload="gemm")
+    return gpu_view(verified=work)
 
 
 def total(path: Path, began: float, warnings: list[str] | None = None) -> VerifiedTotal:

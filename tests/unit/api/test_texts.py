@@ -12,7 +12,7 @@ from sentinel.api.snapshots import _describe
 from sentinel.config.build import build_config
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Level
-from tests.harness.api_harness import gpu_view
+from tests.harness.api_harness import used_gpu
 from tests.harness.given_settings import given
 
 
@@ -36,7 +36,7 @@ def test_a_rejected_token_is_told_which_token_can_have_more() -> None:
     assert "the token in the file `token`, and of no other" in why
 
 
-VIEW = gpu_view(0)
+VIEW = used_gpu(0)
 
 
 def test_many_gpus_of_one_state_are_one_part_of_the_text() -> None:

@@ -16,6 +16,7 @@ from sentinel.diagnostics.kernel_log import KernelLog, KernelRecord
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.events import Event
+from tests.harness.gpu_views import gpu_status
 from tests.harness.timing import TIMEOUT_S
 
 PROGRESS = BurninProgress(
@@ -35,17 +36,7 @@ PROGRESS = BurninProgress(
     checks=50,
     errors=1,
 )
-GPU = GpuStatus(
-    uuid="GPU-0",
-    index=0,
-    name="NVIDIA H200",
-    pci_bus_id="0000:00:06.0",
-    memory_total=2**37,
-    occupancy="IDLE",
-    stressor="RUNNING",
-    admin="ENABLED",
-    rule="running",
-    reason="running",
+GPU = gpu_status(
     pid=77,
     read_s=0.25,
     temperature_c=60,

@@ -246,7 +246,7 @@ def _with_gpus(report: dict[str, Any], verdicts: list[str], reason: str) -> dict
 
 
 @pytest.mark.parametrize("reason", ["short", "wörter " * 500, "\x00\n" * 300])
-@pytest.mark.parametrize("count", [1, 8, 16, 72, 1000])
+@pytest.mark.parametrize("count", [1, 8, 16, 1000])
 def test_it_fits_whatever_there_is(tmp_path: Path, count: int, reason: str) -> None:
     verdicts = ["PASS", "INCOMPLETE", "FAIL", "PASS"] * count
     report = _with_gpus(report_of(RUNS["FAIL"], tmp_path / "run"), verdicts, reason)

@@ -21,6 +21,7 @@ from sentinel.client import GpuStatus, connect
 from sentinel.errors import ExitCode
 from sentinel.protocol.api_types import BurninProgress
 from tests.harness.burnin_report import PROGRESS as THIRD_PHASE
+from tests.harness.gpu_views import gpu_status
 
 
 class Terminal(io.StringIO):
@@ -34,20 +35,8 @@ def gpu(index: int = 0, **changes: Any) -> GpuStatus:
     """Build a GPU in the third phase, with these changes of its progress."""
     shown: dict[str, Any] = {"temperature_c": 61, "power_w": 690.4, "checks": 12345, "errors": 1}
     sensors = {name: shown.pop(name) for name in ("temperature_c", "power_w")}
-    return GpuStatus(
-        uuid=f"GPU-{index}",
-        index=index,
-        name="Fake",
-        pci_bus_id="00000000:01:00.0",
-        memory_total=2**30,
-        occupancy="IDLE",
-        stressor="RUNNING",
-        admin="ENABLED",
-        rule="idle",
-        reason="idle",
-        **sensors,
-        burnin=BurninProgress(**{**vars(THIRD_PHASE), **shown, **changes}),
-    )
+    progress = BurninProgress(**{**vars(THIRD_PHASE), **shown, **changes})
+    return gpu_status(index, **sensors, burnin=progress)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +172,7 @@ def test_a_stream_that_is_gone_does_not_end_a_run(
 def test_ctrl_c_cancels_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run may be over, and its reports be written, when another terminal has begun one."""
     client, cancelled = connect(tmp_path / "no.sock"), list[str]()
-    monkeypatch.setattr(client, "cancel_burnin", lambda run, _reason: cancelled.append(run))
+    monkeypatch.setattr(client, "cancel_burnin", cancelled.append)
     monkeypatch.setattr(burnin_follow, "print_report", lambda *_, **__: None)
     interrupts = iter([True, False])
 

@@ -27,6 +27,7 @@ from sentinel.protocol.api_types import BurninProgress, GpuProof
 from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
 from tests.harness.burnin_report import PROGRESS
+from tests.harness.gpu_views import gpu_status
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 SEVEN_S_AGO = f"{(NOW - timedelta(seconds=7)).astimezone():%H:%M:%S}"
@@ -35,17 +36,12 @@ SEVEN_S_AGO = f"{(NOW - timedelta(seconds=7)).astimezone():%H:%M:%S}"
 def gpu(**fields: Any) -> GpuStatus:
     usual: dict[str, Any] = {
         "uuid": "GPU-1",
-        "index": 0,
         "name": "Fake",
-        "pci_bus_id": "00000000:01:00.0",
-        "memory_total": 140 * 2**30,
-        "occupancy": "IDLE",
         "stressor": "STOPPED",
-        "admin": "ENABLED",
         "rule": "idle",
         "reason": "idle",
     }
-    return GpuStatus(**(usual | fields))
+    return gpu_status(**(usual | fields))
 
 
 def reservation(**fields: Any) -> ReservationInfo:

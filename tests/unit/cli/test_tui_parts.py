@@ -27,6 +27,7 @@ from sentinel.cli.tui.feed import HostUsage, ProcessMeter, SampleHistory
 from sentinel.client import GpuStatus, Handover, Process
 from sentinel.protocol.api_types import GpuTelemetry
 from sentinel.protocol.views import FaultKind, GpuFault
+from tests.harness.gpu_views import gpu_status
 
 
 def gpu(**fields: Any) -> GpuStatus:
@@ -34,12 +35,10 @@ def gpu(**fields: Any) -> GpuStatus:
         "uuid": "GPU-1",
         "index": 127,
         "name": "NVIDIA H200 NVL",
-        "pci_bus_id": "00000000:01:00.0",
         "memory_total": 141 * 2**30,
         "memory_used": 139 * 2**30,
         "occupancy": "BUSY",
         "stressor": "STOPPED",
-        "admin": "ENABLED",
         "rule": "busy",
         "reason": "in use by others",
         "since_s": 5000.0,
@@ -62,7 +61,7 @@ def gpu(**fields: Any) -> GpuStatus:
             remap_pending=True,
         ),
     }
-    return GpuStatus(**(usual | fields))
+    return gpu_status(**(usual | fields))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])

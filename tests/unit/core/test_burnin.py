@@ -85,7 +85,8 @@ def test_a_gpu_does_all_phases_and_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    "level", ["screen", "standard", pytest.param("long", marks=pytest.mark.long)]
+    "level",
+    ["screen", *(pytest.param(name, marks=pytest.mark.long) for name in ("standard", "long"))],
 )
 def test_every_level_can_be_done(level: str) -> None:
     world = running(load_plan(level, None))

@@ -407,7 +407,7 @@ def usable(wish: tuple[int, frozenset[int]]) -> set[int]:
     return set(wish[1]) or set(range(len(GPUS)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.lists(Change, max_size=40))
 def test_no_request_is_passed_on_a_gpu_that_it_can_use(
     steps: list[tuple[str, object, object]],
@@ -444,7 +444,7 @@ def test_no_request_is_passed_on_a_gpu_that_it_can_use(
 
 
 @pytest.mark.long
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(Wish, min_size=1, max_size=12), st.data())
 def test_every_request_is_served_if_gpus_become_free(
     wishes: list[tuple[int, frozenset[int]]], data: st.DataObject

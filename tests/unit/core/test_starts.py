@@ -217,7 +217,7 @@ def test_a_used_gpu_is_not_idle_and_own_load_does_not_count() -> None:
     world.end_child(code=1)
     world.run(lambda: world.events("stressor.failed"))
     failed_at = world.now
-    world.run_for(1.5)
+    world.run_for(1.0)
     world.at(0).utilization = 0.0
     world.run(lambda: len(world.spawner.started) == 2, within=20)
     assert world.now - failed_at >= 2.0

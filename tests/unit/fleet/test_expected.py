@@ -8,23 +8,11 @@ from sentinel.config.expectation import parse_expectation
 from sentinel.fleet.drain import state_of_node
 from sentinel.fleet.expected import NODE, differences, not_in_status, subject_of
 from sentinel.protocol.api_types import GpuStatus, GpuTelemetry
+from tests.harness.gpu_views import gpu_status
 
 
 def gpu(index: int, telemetry: GpuTelemetry | None = None) -> GpuStatus:
-    return GpuStatus(
-        uuid=f"GPU-{index}",
-        index=index,
-        name="GPU",
-        serial=str(index),
-        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-        memory_total=2**30,
-        occupancy="IDLE",
-        stressor="RUNNING",
-        admin="ENABLED",
-        rule="running",
-        reason="",
-        telemetry=telemetry,
-    )
+    return gpu_status(index, serial=str(index), memory_total=2**30, telemetry=telemetry)
 
 
 GPUS = (gpu(0, GpuTelemetry(power_limit_w=500.0)), gpu(1, GpuTelemetry(power_limit_w=700.0)))

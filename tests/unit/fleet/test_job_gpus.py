@@ -31,7 +31,8 @@ from sentinel.fleet.job_gpus import (
     release_job,
     reserve_for_job,
 )
-from sentinel.protocol.api_types import GpuStatus, Holder, ReservationInfo
+from sentinel.protocol.api_types import Holder, ReservationInfo
+from tests.harness.gpu_views import gpu_status
 from tests.harness.isolation import STRANGER
 from tests.harness.programs import started_program, write_script
 from tests.harness.sentinel_process import eventually
@@ -303,22 +304,6 @@ def test_a_list_of_slurm_is_expanded(text: str, names: list[str]) -> None:
     assert list(expand(text)) == names
 
 
-def gpu(index: int) -> GpuStatus:
-    """Build the status of a GPU; the bus number is higher by one."""
-    return GpuStatus(
-        uuid=f"GPU-{index}",
-        index=index,
-        name="GPU",
-        pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-        memory_total=1,
-        occupancy="IDLE",
-        stressor="RUNNING",
-        admin="ENABLED",
-        rule="running",
-        reason="",
-    )
-
-
 #: The driver has found the GPUs in another order than that of the bus.
 ADDRESSES = {0: "0000:03:00.0", 1: "0000:01:00.0", 2: "0000:02:00.0", 9: "0000:99:00.0"}
 
@@ -348,7 +333,7 @@ def test_the_gpus_of_a_job(
     addresses: Mapping[int, str],
     found: list[int],
 ) -> None:
-    gpus = gpus_of_job(names, gres, addresses, [gpu(index) for index in range(3)])
+    gpus = gpus_of_job(names, gres, addresses, [gpu_status(index) for index in range(3)])
     assert [one.index for one in gpus] == found
 
 
