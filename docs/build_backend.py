@@ -38,7 +38,8 @@ VERSION = ROOT / "sentinel" / "protocol" / "__init__.py"
 
 #: The dependencies that the commands and the API import when their documents are generated.
 _IMPORTED = {
-    *("click", "fastapi", "prometheus-client", "psutil", "pydantic", "rich", "setproctitle"),
+    *("click", "fastapi", "prometheus-client", "psutil", "pydantic", "rich"),
+    *("setproctitle", "structlog"),
 }
 
 Settings = Mapping[str, Any] | None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from io import TextIOBase
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
+
+import structlog
 
 from sentinel.protocol.events import Event
 from sentinel.protocol.gpu import Gpu
@@ -20,10 +21,15 @@ def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:
 
     ``at`` is monotonic seconds, ``time`` the local time with its UTC offset.
     """
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(cast("TextIO", stream)),
+        processors=[structlog.processors.JSONRenderer(default=str)],
+        wrapper_class=structlog.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
 
     def write(event: Event) -> None:
-        stream.write(json.dumps(event_object(event, gpus), default=str) + "\n")
-        stream.flush()
+        log.info(**event_object(event, gpus))
 
     return write
 

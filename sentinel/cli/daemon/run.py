@@ -32,26 +32,29 @@ from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
 from sentinel.config.specs import shadowed
 from sentinel.core.state import Orders
-from sentinel.diagnostics import survey
-from sentinel.diagnostics.workload_catalog import (
-    check_workloads,
-    workloads_of,
-    workloads_of_plan,
-)
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import registry, simulation
 from sentinel.host.daemon_lookup import list_daemons
-from sentinel.host.event_lines import Sink, json_lines
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, Places, places, prepare, prepare_log
+from sentinel.host.process_setup import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import Account
-from sentinel.supervisor import bootstrap
-from sentinel.supervisor.discovery import Options, Serve
 from sentinel.units import format_size
+
+with without_rich():  # only here: a program that embeds a supervisor may need rich
+    from sentinel.diagnostics import survey
+    from sentinel.diagnostics.workload_catalog import (
+        check_workloads,
+        workloads_of,
+        workloads_of_plan,
+    )
+    from sentinel.host.event_lines import Sink, json_lines
+    from sentinel.supervisor import bootstrap
+    from sentinel.supervisor.discovery import Options, Serve
 
 #: A daemon that does not answer must not delay a look at the GPUs.
 _TIMEOUT_S = 1.0

@@ -22,10 +22,9 @@ from tests.harness.timing import TIMEOUT_S
 
 #: What would cost more than all the rest of the command.
 HEAVY = {
-    *("asyncio", "rich", "pydantic", "fastapi", "psutil", "textual", "torch"),
+    *("asyncio", "rich", "pydantic", "fastapi", "structlog", "psutil", "textual", "torch"),
     *("http.client", "email", "ssl", "tempfile", "shutil", "difflib", "decimal", "subprocess"),
     *("sentinel.protocol.api_types", "sentinel.protocol.views", "sentinel.protocol.codec"),
-    *("sentinel.protocol.stressor", "sentinel.protocol.gpu"),
     *("sentinel.config", "sentinel.core", "sentinel.client.client"),
 }
 #: Twice the modules of a bare interpreter with click would be a sign of a new import.

