@@ -18,7 +18,6 @@ from sentinel.cli.display.output import (
 )
 from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, PERIODIC_EVENTS, Kind
 from sentinel.protocol.rules import with_time
-from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_scaled, format_size
 
 if TYPE_CHECKING:
@@ -207,6 +206,8 @@ def _bits(errors: Sequence[int]) -> str:
 
 def _status(f: _Fields) -> str:
     """Format the state of a GPU, with the rates of a running stressor."""
+    from sentinel.protocol.stressor import MAX_QUANTUM_S  # slow to import
+
     if f["stressor"] != "RUNNING":
         users = f": {processes(f['processes'])}" if f["processes"] else ""
         reason = with_time(f["reason"], f.get("left_s"))

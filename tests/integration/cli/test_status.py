@@ -25,6 +25,7 @@ HEAVY = {
     *("asyncio", "rich", "pydantic", "fastapi", "structlog", "psutil", "textual", "torch"),
     *("http.client", "email", "ssl", "tempfile", "shutil", "difflib", "decimal", "subprocess"),
     *("sentinel.protocol.api_types", "sentinel.protocol.views", "sentinel.protocol.codec"),
+    *("sentinel.protocol.stressor", "sentinel.protocol.gpu"),
     *("sentinel.config", "sentinel.core", "sentinel.client.client"),
 }
 #: Twice the modules of a bare interpreter with click would be a sign of a new import.
