@@ -31,7 +31,6 @@ from sentinel.burnin.record import (
 from sentinel.burnin.xids import NO_DETAILS, XidEvent
 from sentinel.config.plan import Plan
 from sentinel.config.verified_work import fold
-from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.protocol.burnin_events import (
     EVENT_KINDS,
     BurninEvent,
@@ -54,7 +53,7 @@ from sentinel.protocol.burnin_events import (
     Yielding,
 )
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.xids import OwnEnd
+from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd
 
 #: The samples of the kernel's log, with their fields.
 _LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {

@@ -16,13 +16,12 @@ from sentinel.burnin.kernel_faults import KernelFault, distinct
 from sentinel.burnin.xids import XidEvent, joined, missed
 from sentinel.config.plan import Phase
 from sentinel.config.verified_work import done_s, has_seconds
-from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.protocol.burnin_events import Dropped, RunStarted
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import is_same_device
 from sentinel.protocol.stressor import LinkPart
-from sentinel.protocol.xids import OwnEnd
+from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd
 
 #: The names of the samples: readings, and the work of an interval.
 TELEMETRY, WORK = "telemetry", "work"

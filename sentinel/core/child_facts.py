@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.model import Config
@@ -12,7 +11,6 @@ from sentinel.core.gpu_state import (
     Evidence,
     EvidenceKind,
     GpuState,
-    OwnEnd,
     Running,
     Starting,
     StopCause,
@@ -38,6 +36,7 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
+from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd, is_of_own_end
 
 
 def fold_findings(
@@ -244,32 +243,9 @@ def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> tuple[Even
     return (gpu_event("stressor.mismatch", gpu_state, now, **fields),)
 
 
-#: How long after Sentinel killed a process its XIDs are Sentinel's doing, in seconds.
-KILL_WINDOW_S = 10.0
-#: How long before its exit is seen a process may have been killed, in seconds. The driver reports
-#: the XIDs of a kill while the process ends.
-BEFORE_EXIT_S = 5.0
-
 #: The watch of XIDs goes on for so long after it was confirmed, in seconds: twice the interval and
 #: a busy host.
 CONFIRMED_S = 6.0
-
-#: What the driver reports of a process that was killed while the GPU worked for it.
-_OF_A_KILL = (43, 45)
-
-
-def is_of_own_end(number: int, at: float, pid: int | None, ends: Iterable[OwnEnd]) -> bool:
-    """Check whether an XID follows from the end that Sentinel gave one of its processes.
-
-    Args:
-        number: The XID.
-        at: When the driver reported it.
-        pid: The process that the driver names; None if it names none, as NVML never does.
-        ends: The ends of Sentinel's processes on the same GPU.
-    """
-    return number in _OF_A_KILL and any(
-        pid in {None, end.pid} and 0 <= at - end.at <= KILL_WINDOW_S for end in ends
-    )
 
 
 def report_xids(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:

@@ -24,7 +24,7 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 from sentinel.protocol.views import Allocation, GpuFault, GpuHealth, VerifiedWork
-from sentinel.protocol.xids import OwnEnd as OwnEnd  # noqa: PLC0414 - part of the state
+from sentinel.protocol.xids import OwnEnd
 
 #: The reason why a GPU is unknown at first.
 NOT_READ = "not read yet"

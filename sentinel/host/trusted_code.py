@@ -8,9 +8,11 @@ create files in it. The same holds for each file that is imported from it.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import stat
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,6 +28,9 @@ _TRUSTED = tuple(
     f"{os.path.realpath(place)}/"
     for place in (_OWN, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
 )
+
+#: The maximum length of a plugin's error text.
+_MAX_ERROR_LENGTH = 1000
 
 
 class UntrustedCodeError(ImportError):
@@ -158,3 +163,29 @@ def check_search_path() -> None:
             " it to root (chown, chmod go-w). A workload needs no search path: name it as"
             " /FOLDER/module:attribute, and run it as its owner with --stressor-user.",
         )
+
+
+def describe_error(error: BaseException, importer: str) -> str:
+    """Describe an error of foreign code, and where it was raised, in one line of limited length.
+
+    Args:
+        error: The error.
+        importer: The file that imported the code, whose lines say nothing about the error.
+    """
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a plugin's exception whose __str__ raises
+        text = ""
+    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if len(line) > _MAX_ERROR_LENGTH:
+        line = line[:_MAX_ERROR_LENGTH] + " ..."
+    own = {importlib.__file__, importer}
+    places = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen ") and frame.filename not in own
+    ]
+    if not places:
+        return line
+    last = places[-1]
+    return f"{line} ({Path(last.filename).name}:{last.lineno} in {last.name})"

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pkgutil
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 #: The source of the table: "Analyzing Xid Errors with the Xid Catalog".
 CATALOG = "NVIDIA's Xid Catalog"
+#: How long after Sentinel killed a process its XIDs are Sentinel's doing, in seconds.
+KILL_WINDOW_S = 10.0
+#: How long before its exit is seen a process may have been killed, in seconds. The driver reports
+#: the XIDs of a kill while the process ends.
+BEFORE_EXIT_S = 5.0
+#: What the driver reports of a process that was killed while the GPU worked for it.
+_OF_A_KILL = (43, 45)
 
 
 class XidMeaning(StrEnum):
@@ -43,6 +51,20 @@ class OwnEnd:
     pid: int
     #: When it was killed or asked, or shortly before its exit.
     at: float
+
+
+def is_of_own_end(number: int, at: float, pid: int | None, ends: Iterable[OwnEnd]) -> bool:
+    """Check whether an XID follows from the end that Sentinel gave one of its processes.
+
+    Args:
+        number: The XID.
+        at: When the driver reported it.
+        pid: The process that the driver names; None if it names none, as NVML never does.
+        ends: The ends of Sentinel's processes on the same GPU.
+    """
+    return number in _OF_A_KILL and any(
+        pid in {None, end.pid} and 0 <= at - end.at <= KILL_WINDOW_S for end in ends
+    )
 
 
 def _load() -> dict[int, Xid]:

@@ -15,7 +15,6 @@ import os
 import re
 import socket
 import sys
-import traceback
 import types
 import typing
 import warnings
@@ -23,19 +22,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.config.specs import find_workload, is_built_in, is_shadowed, registered
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
-from sentinel.host.trusted_code import UntrustedCodeError, leave_out_untrusted, search_first
+from sentinel.host.trusted_code import (
+    UntrustedCodeError,
+    describe_error,
+    leave_out_untrusted,
+    search_first,
+)
 from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import WorkloadInfo, WorkloadOption
 from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.protocol.stressor import Account
+
+#: Describes an error of a plugin, without the lines of this file.
+describe = partial(describe_error, importer=__file__)
 
 #: A loaded workload.
 Workload = Callable[..., object]
@@ -47,9 +53,6 @@ _CLASS = (
 )
 #: Stands for the context when a signature is checked.
 _CONTEXT = object()
-
-#: Files whose lines say nothing about the error of an import.
-_IMPORTERS = {importlib.__file__, __file__}
 
 #: The maximum length of a docstring's text and of a default.
 _MAX_TEXT_LENGTH = 300
@@ -245,8 +248,6 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]} ..."
 
 
-#: The maximum length of a plugin's error text.
-_MAX_ERROR_LENGTH = 1000
 #: What to do about a module that is not found.
 _FOLDER = (
     "A module is found if it is installed, in PYTHONPATH of the daemon, or in the folder in which "
@@ -332,27 +333,6 @@ def _find(name: str) -> object:
     for part in attribute.split("."):
         found = getattr(found, part)
     return found
-
-
-def describe(error: BaseException) -> str:
-    """Describe ``error`` and where it was raised in one line of limited length."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - a plugin's exception whose __str__ raises
-        text = ""
-    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if len(line) > _MAX_ERROR_LENGTH:
-        line = line[:_MAX_ERROR_LENGTH] + " ..."
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith("<frozen ") and frame.filename not in _IMPORTERS
-    ]
-    if not places:
-        return line
-    last = places[-1]
-    return f"{line} ({Path(last.filename).name}:{last.lineno} in {last.name})"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

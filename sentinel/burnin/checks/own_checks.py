@@ -37,10 +37,9 @@ from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
-from sentinel.host.trusted_code import leave_out_untrusted
+from sentinel.host.trusted_code import describe_error, leave_out_untrusted
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
-from sentinel.stressor.loader import describe
 
 #: What is announced before the import, and before each judgement.
 IMPORT, JUDGE = "import", "judge"
@@ -163,7 +162,7 @@ def _messages(spec: OwnSpec, calls: InflightCalls) -> Iterator[OwnCheck | OwnRes
                 yield OwnResult(gpu=gpu, result=_judge(check, evidence, spec.thresholds))
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
         known = isinstance(error, ConfigError)
-        yield OwnDone(error=str(error) if known else describe(error))
+        yield OwnDone(error=str(error) if known else describe_error(error, __file__))
     else:
         yield OwnDone()
 
@@ -215,7 +214,7 @@ def _judge(check: Check[Any], evidence: Any, thresholds: Thresholds) -> CheckRes
     try:
         return _sendable(check.run(evidence, thresholds))
     except Exception as error:  # noqa: BLE001 - code of a package
-        why = f"its judgement raised {describe(error)}"
+        why = f"its judgement raised {describe_error(error, __file__)}"
         return _untested(check.id, check.unit, check.default_threshold[:_MAX_TEXT], why[:_MAX_TEXT])
 
 

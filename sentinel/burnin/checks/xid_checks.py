@@ -14,8 +14,7 @@ from sentinel.burnin.checks.load_evidence import LoadEvidence
 from sentinel.burnin.kernel_faults import SAME_S
 from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
-from sentinel.core.child_facts import is_of_own_end
-from sentinel.protocol.xids import CATALOG, XIDS, OwnEnd, Xid, XidMeaning
+from sentinel.protocol.xids import CATALOG, XIDS, OwnEnd, Xid, XidMeaning, is_of_own_end
 
 TABLE = Table()
 

@@ -9,13 +9,14 @@ import pytest
 
 from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import Config
-from sentinel.core.child_facts import KILL_WINDOW_S, is_of_own_end, kind_of, verified_work_of
-from sentinel.core.gpu_state import OwnEnd, Running, Stopped
+from sentinel.core.child_facts import kind_of, verified_work_of
+from sentinel.core.gpu_state import Running, Stopped
 from sentinel.protocol import codec
 from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.probe import XidReport
 from sentinel.protocol.stressor import Finding
 from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.xids import KILL_WINDOW_S, OwnEnd, is_of_own_end
 from tests.harness.core_scenarios import occupied, served
 from tests.harness.core_scenarios import send as post
 from tests.harness.example_finding import FLIP
