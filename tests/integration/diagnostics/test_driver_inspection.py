@@ -85,7 +85,7 @@ def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
         ("graphics@GPU-1 10", "processes: NVML reports: Timeout"),
         ("memory_v2@GPU-1 4", "memory: no permission"),
         ("total@GPU-1 0", "make no sense"),
-        ("graphics@GPU-1 hang", "did not answer in time"),
+        ("graphics@GPU-1 hang", "processes has not returned"),
     ],
 )
 def test_what_a_daemon_cannot_read_is_known(asked: Any, line: str, why: str) -> None:

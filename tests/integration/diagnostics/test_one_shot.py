@@ -60,7 +60,9 @@ def messages(calls: str) -> list[DriverFailed]:
 
 
 def failed(what: str, call: str = START, gpu: int | None = None) -> OneShotResult:
-    return OneShotResult(failure=Failure(call=call, gpu=gpu, what=what), stuck=False)
+    has_hung = "within" in what
+    failure = Failure(call=call, gpu=gpu, what=what, has_hung=has_hung)
+    return OneShotResult(failure=failure, stuck=False)
 
 
 def test_its_output_is_shown_and_bounded(capfd: pytest.CaptureFixture[str]) -> None:

@@ -50,9 +50,9 @@ FAILING = {
     "raises": "boom",
     "returns": "returned",
     "exits": "exit",
-    "segfaults": "signal 11",
-    "finds_and_dies": "signal 9",
-    "kills_its_group": "signal 9",
+    "segfaults": "SIGSEGV",
+    "finds_and_dies": "SIGKILL",
+    "kills_its_group": "SIGKILL",
 }
 #: Workloads whose channel no honest stressor would have.
 LYING = (
@@ -304,7 +304,7 @@ def test_a_stressor_with_a_malformed_message_is_killed(host: GpuHost) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHost) -> None:
-    # An end by signal 9 is not told from a kill, so the driver may take its time for it.
+    # An end by SIGKILL is not told from a kill, so the driver may take its time for it.
     flags = ("--poll", "200ms", "--unwatched-after", "5s")
     for batch in batches(host, (*FAILING, "faulty")):
         with one_workload_per_gpu(host, batch, *flags) as (sentinel, gpus):

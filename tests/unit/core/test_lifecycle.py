@@ -127,7 +127,7 @@ def test_running_out_of_memory_is_a_failure_only_without_a_newcomer(*, beside: b
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(-9, "signal 9"), (-11, "signal 11"), (1, "code 1"), (0, "code 0"), (-14, "stuck")],
+    [(-9, "SIGKILL"), (-11, "SIGSEGV"), (1, "code 1"), (0, "code 0"), (-14, "stuck")],
 )
 def test_an_unrequested_exit_is_a_failure(code: int, words: str) -> None:
     world = occupied()

@@ -293,7 +293,7 @@ def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:
 
 @pytest.mark.parametrize(
     ("code", "event", "words"),
-    [(-11, "failed", "signal 11"), (80, "stopped", "unwatched"), (-9, "stopped", "unwatched")],
+    [(-11, "failed", "SIGSEGV"), (80, "stopped", "unwatched"), (-9, "stopped", "unwatched")],
 )
 def test_a_stressor_whose_own_end_delays_the_readings_is_not_blamed_on_them(
     code: int, event: str, words: str
