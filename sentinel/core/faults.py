@@ -49,11 +49,14 @@ def with_xid(gpu_state: GpuState, number: int) -> GpuState:
 def known(gpu_state: GpuState) -> KnownFaults | None:
     """Return what the next daemon must know of a GPU's faults, or None if there is nothing."""
     kinds = {fault.kind for fault in gpu_state.faults}
+    energy_j = gpu_state.fault_energy_j
+    if FaultKind.LOST in kinds and energy_j is None and gpu_state.telemetry is not None:
+        energy_j = gpu_state.telemetry.energy_j
     before = KnownFaults(
         gpu=gpu_state.gpu,
         lost=FaultKind.LOST in kinds,
         xids=tuple(sorted(gpu_state.fault_xids)),
-        energy_j=gpu_state.fault_energy_j,
+        energy_j=energy_j,
         unread=FaultKind.UNREAD in kinds,
     )
     return before if before.lost or before.xids or before.unread else None

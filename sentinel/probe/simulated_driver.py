@@ -21,9 +21,6 @@ from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Telemetry
 
 _FIELDS = {field.name for field in fields(Counters)}
 
-#: The mean power of the energy counter in watts.
-_MEAN_POWER = 80.0
-
 #: What a healthy GPU reports, about as an H200 without NVLink; the rest is telemetry.
 _HEALTHY: dict[str, Any] = {
     "vbios": "96.00.00.00.01",
@@ -296,7 +293,6 @@ class SimulatedCounters(SimulatedDriver):
         values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
         values["memory_total"] = gpu.memory_total
         values["power_limit_default_w"] = values["power_limit_w"]
-        values["energy_j"] = _MEAN_POWER * values["at"]
         return self._with_figures(uuid, values)
 
     def _with_figures(self, uuid: str, values: dict[str, Any]) -> Counters:

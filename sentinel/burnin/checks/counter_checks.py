@@ -17,7 +17,13 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, judge_sum, read
+from sentinel.burnin.checks.evidence import (
+    Findings,
+    GpuEvidence,
+    GrowthEvidence,
+    judge_sum,
+    read,
+)
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of
@@ -288,7 +294,7 @@ def _daemon_findings(evidence: GpuEvidence, limits: Limits) -> Judgement:
     found = evidence.findings
     if found is None:
         return not_applicable("no daemon of this user has verified it")
-    if found.faults:
+    if found.faults and not _was_reset(evidence, found):
         do = "sentinel health --acknowledge GPU --reason TEXT"
         action = f"ISOLATE: what it says; after a repair, `{do}` ends XIDs and errors."
         faults = "; ".join(found.faults)
@@ -298,3 +304,12 @@ def _daemon_findings(evidence: GpuEvidence, limits: Limits) -> Judgement:
     if isinstance(evidence, GrowthEvidence):
         limits = {"warn": limits["fail"]}
     return by_limits(found.wrong, limits, "as `sentinel health` shows them")
+
+
+def _was_reset(evidence: GpuEvidence, found: Findings) -> bool:
+    """Check whether the GPU has been reset since a daemon that has ended found its faults."""
+    # What daemons know was looked up when the last part of a run began.
+    first = evidence.parts[-1][0] if isinstance(evidence, GrowthEvidence) else evidence.now
+    if found.energy_j is None or first is None or first.energy_j is None:
+        return False
+    return first.energy_j < found.energy_j

@@ -44,6 +44,9 @@ class Findings:
     wrong: int = 0
     #: Why that number is not known, or None.
     unknown: str | None = None
+    #: The joules that it had counted when a daemon that has ended found a fault; None if no such
+    #: daemon did. One that has counted less was reset since, which ends its faults.
+    energy_j: float | None = None
 
 
 class GpuEvidence(ABC):

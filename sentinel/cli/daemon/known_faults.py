@@ -105,18 +105,22 @@ def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
     running = [gpu for _, gpu in gpus_of(sockets, _DAEMON_TIMEOUT_S)]
     try:
         stored = verified_store.read_for_command(state / verified_store.NAME)
-        faults = {before.gpu.uuid: describe(before) for before in stored_faults(state)}
+        earlier = stored_faults(state)
     except ConfigError:
         if not running:
             raise
-        stored, faults = {}, {}
+        stored, earlier = {}, ()
+    faults = {before.gpu.uuid: describe(before) for before in earlier}
     faults |= {gpu.uuid: gpu.faults or () for gpu in running}
+    energy = {before.gpu.uuid: before.energy_j for before in earlier}
+    energy |= dict.fromkeys(gpu.uuid for gpu in running)
     counts = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
     counts |= {gpu.uuid: gpu.verified.wrong for gpu in running if gpu.verified is not None}
     return {
         uuid: Findings(
             faults=tuple(f"{one.text}: {one.remedy}" for one in faults.get(uuid, ())),
             wrong=counts.get(uuid, 0),
+            energy_j=energy.get(uuid),
         )
         for uuid in counts.keys() | faults.keys()
     }

@@ -481,6 +481,27 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.known", expected(7, *EIGHT[:7], findings={"GPU-7": Findings(wrong=1)}), PASS, 0),
     ("node.known", expected(None, *EIGHT[:7], findings={"GPU-7": KNOWN}, selected=True), PASS, 0),
     ("daemon.findings", replace(Run().evidence(), findings=KNOWN), FAIL, "known"),
+    # What a daemon that has ended knew is over if the GPU has counted less energy than then.
+    (
+        "daemon.findings",
+        moment(energy_j=10.0, findings=replace(KNOWN, energy_j=9.0)),
+        FAIL,
+        "known",
+    ),
+    ("daemon.findings", moment(energy_j=8.0, findings=replace(KNOWN, energy_j=9.0)), PASS, 0),
+    (
+        "daemon.findings",
+        moment(energy_j=None, findings=replace(KNOWN, energy_j=9.0)),
+        FAIL,
+        "known",
+    ),
+    ("daemon.findings", replace(Run().evidence(), findings=replace(KNOWN, energy_j=1e12)), PASS, 0),
+    (
+        "daemon.findings",
+        replace(Run().evidence(), findings=replace(KNOWN, energy_j=0.0)),
+        FAIL,
+        "known",
+    ),
     # A burn-in judges wrong results again; they are named until they are acknowledged.
     ("daemon.findings", replace(Run().evidence(), findings=Findings(wrong=7)), WARN, 7),
     ("daemon.findings", replace(Run().evidence(), findings=Findings()), PASS, 0),

@@ -185,3 +185,10 @@ def test_a_gpu_that_is_missing_after_a_restart_is_lost_until_it_can_be_read() ->
     assert known(unread) == before
     assert events(read(unread)) == [("gpu.fault_over", "lost")]
     assert kinds(restored(GpuState(gpu=GPU), before, listed=True)) == (), "it is read again"
+
+
+def test_the_energy_of_a_lost_gpu_is_kept_which_shows_a_later_reset() -> None:
+    state = read(GpuState(gpu=GPU), energy_j=1000.0).state
+    before = known(read(state, lost=True).state)
+    assert before is not None
+    assert (before.lost, before.energy_j) == (True, 1000.0)
