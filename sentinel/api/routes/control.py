@@ -40,7 +40,7 @@ from sentinel.protocol.commands import (
     StopDaemon,
 )
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import ACKNOWLEDGED, BurninRunView
+from sentinel.protocol.views import ACKNOWLEDGED, BurninRunView, KnownFaults
 from sentinel.units import format_count
 
 control = APIRouter(tags=["control"])
@@ -146,11 +146,23 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
 
 def _only_faults(context: ApiContext, uuids: Collection[str]) -> tuple[Acknowledged, ...]:
     """Return the GPUs without wrong results whose known faults can be acknowledged."""
-    return tuple(
-        Acknowledged(uuid=view.uuid, errors=0, findings=0, counted=view.findings_acknowledged)
+    counted = {
+        view.uuid: view.findings_acknowledged
         for view in context.views.gpus
-        if view.uuid in uuids and {fault.kind for fault in view.faults} & ACKNOWLEDGED
+        if {fault.kind for fault in view.faults} & ACKNOWLEDGED
+    }
+    counted |= {one.gpu.uuid: 0 for one in _elsewhere(context) if one.xids}
+    return tuple(
+        Acknowledged(uuid=uuid, errors=0, findings=0, counted=counted[uuid])
+        for uuid in counted
+        if uuid in uuids
     )
+
+
+def _elsewhere(context: ApiContext) -> list[KnownFaults]:
+    """List what earlier daemons knew of GPUs that this one does not have."""
+    here = {view.uuid for view in context.views.gpus}
+    return [one for one in context.views.host.known_faults if one.gpu.uuid not in here]
 
 
 def _known(context: ApiContext) -> list[KnownGpu]:
@@ -164,6 +176,10 @@ def _known(context: ApiContext) -> list[KnownGpu]:
             present=True,
         )
         for view in context.views.gpus
+    ]
+    here += [
+        KnownGpu(uuid=one.gpu.uuid, index=one.gpu.index, serial=one.gpu.serial, present=False)
+        for one in _elsewhere(context)
     ]
     present = {gpu.uuid for gpu in here}
     return here + [

@@ -222,6 +222,11 @@ def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -
         findings = replace(gpu_state.findings, acknowledged=known)
         gpu_state = faults.acknowledged(replace(gpu_state, findings=findings))
         state = state.with_gpu(gpu_state)
+    elsewhere = (
+        replace(before, xids=()) if before.gpu.uuid == command.gpu else before
+        for before in state.faults_elsewhere
+    )
+    state = replace(state, faults_elsewhere=tuple(filter(faults.describe, elsewhere)))
     text = "acknowledged wrong results"
     return Accepted(Step(state, events=(event,)), text, (command.gpu,))
 

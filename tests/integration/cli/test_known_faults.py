@@ -204,6 +204,21 @@ def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
         daemon.run_unchecked("stop")
 
 
+def test_a_daemon_of_other_gpus_takes_an_acknowledgement(daemon: Daemon) -> None:
+    daemon.start(2, "--paused")
+    eventually(lambda: daemon.gpu(1).read_s is not None)
+    PLANT[FaultKind.XID][0](daemon.host)
+    eventually(lambda: daemon.gpu(1).faults)
+    daemon.run("stop")
+    daemon.start(2, "--paused", "--gpus", "0")
+    uuid = daemon.host.uuid(1)
+    done = daemon.run("health", "--acknowledge", uuid, "--reason", "reset by hand")
+    assert "acknowledged faults of GPU 1" in done
+    eventually(lambda: "XID 48" not in daemon.run_unchecked("health").out)
+    daemon.run("stop")
+    assert "XID 48" not in daemon.run_unchecked("health", "--simulated").out
+
+
 @pytest.mark.parametrize("text", ["{", '{"schema_version": 9}'])
 def test_a_file_of_faults_that_cannot_be_read_is_not_taken_for_none(
     daemon: Daemon, text: str
