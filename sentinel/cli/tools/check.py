@@ -44,7 +44,7 @@ from sentinel.diagnostics.host_counters import read_host
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation, verified_store
 from sentinel.host.daemon_lookup import list_daemons
-from sentinel.host.paths import places
+from sentinel.host.paths import places, shared_folder
 from sentinel.host.regular_file import file_errors, replace_file
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
@@ -240,11 +240,21 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
 
 
 def _places(folder: Path | None) -> tuple[Path, list[str]]:
-    """Find the state directory and the daemons of it; several that share none are asked, too."""
+    """Find the state directory and the daemons of it; several that share none are asked, too.
+
+    Only daemons of the same kind of GPUs, real or simulated, know these.
+    """
+    same, others = [], set()
+    for one in list_daemons(folder):
+        if (one.simulated is None) == (folder is None):
+            same.append(one.socket or "")
+        else:
+            others.add(shared_folder(Path(one.state)))
     with contextlib.suppress(SentinelError):
-        return places_of(None, folder)
-    running = [daemon.socket or "" for daemon in list_daemons(folder)]
-    return places(os.environ, os.getuid(), folder).shared, running
+        state, sockets = places_of(None, folder)
+        if state not in others:
+            return state, sockets
+    return places(os.environ, os.getuid(), folder).shared, same
 
 
 def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int] | None:

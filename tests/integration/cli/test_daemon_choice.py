@@ -267,3 +267,17 @@ def test_logs_of_the_running_daemon_come_before_those_of_later_ones(
     )
     output = cli("logs")
     assert ("exit code 7" in output.out, output.err) == (True, "")
+
+
+def test_what_a_daemon_of_simulated_gpus_knows_counts_against_no_real_one(
+    add: Callable[..., StubDaemon], tmp_path: Path
+) -> None:
+    """A GPU that the host does not have, with a known fault, would be a lost one of the node."""
+    one = add("simulated", simulated=str(tmp_path / "simulated"), simulate=1)
+    fault = {"kind": "xid", "text": "XID 48: double bit ECC error", "remedy": "reset the GPU"}
+    gpu = {**GPU, "uuid": "GPU-simulated", "faults": [fault]}
+    one.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [gpu]})
+    state, sockets = _places(None)
+    assert (state, known_findings(state, sockets)) == (tmp_path / "state" / "sentinel", {})
+    found = known_findings(*_places(tmp_path / "simulated"))
+    assert found["GPU-simulated"].faults == ("XID 48: double bit ECC error: reset the GPU",)
