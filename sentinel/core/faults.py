@@ -160,10 +160,13 @@ def _faults(
     elif reading.lost:
         yield _lost(reading.fault or "")
     if gpu_state.fault_xids:
-        xids = [XIDS[number] for number in sorted(gpu_state.fault_xids)]
-        text = "; ".join(f"XID {xid.number}: {xid.name}" for xid in xids)
-        buckets = {xid.bucket for xid in xids}
-        remedy = next(do for bucket, do in _REMEDIES.items() if bucket in buckets)
+        numbers = sorted(gpu_state.fault_xids)
+        xids = {number: XIDS[number] for number in numbers if number in XIDS}
+        names = {number: f": {xid.name}" for number, xid in xids.items()}
+        text = "; ".join(f"XID {number}{names.get(number, '')}" for number in numbers)
+        buckets = {xid.bucket for xid in xids.values()}
+        found = (do for bucket, do in _REMEDIES.items() if bucket in buckets)
+        remedy = next(found, _REMEDIES["RESET_GPU"])
         yield GpuFault(kind=FaultKind.XID, text=text, remedy=remedy)
     if telemetry is not None:
         yield from _shown(gpu_state, telemetry)

@@ -14,7 +14,7 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
 from sentinel.protocol.gpu import Gpu, Reading, Telemetry
-from sentinel.protocol.views import FaultKind
+from sentinel.protocol.views import FaultKind, KnownFaults
 from sentinel.protocol.xids import XIDS, XidMeaning
 
 GPU = Gpu(uuid="GPU-0", index=0, name="H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
@@ -192,3 +192,13 @@ def test_the_energy_of_a_lost_gpu_is_kept_which_shows_a_later_reset() -> None:
     before = known(read(state, lost=True).state)
     assert before is not None
     assert (before.lost, before.energy_j) == (True, 1000.0)
+
+
+def test_an_xid_that_another_version_knew_is_named() -> None:
+    """The file of a newer or older version may have it."""
+    before = KnownFaults(gpu=GPU, xids=(48, 5000))
+    (fault,) = describe(before)
+    assert fault.text == "XID 48: double bit ECC error; XID 5000"
+    (fault,) = describe(replace(before, xids=(5000,)))
+    assert fault.text == "XID 5000"
+    assert fault.remedy == "reset the GPU; if it comes back, have the GPU replaced"
