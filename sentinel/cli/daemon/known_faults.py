@@ -13,6 +13,7 @@ from sentinel.core.faults import describe
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.paths import SOCKETS
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.views import KnownFaults
@@ -53,18 +54,68 @@ def gpus_of(sockets: Sequence[str], timeout: float = 10.0) -> Iterator[tuple[str
 
 
 def stored_faults(state: Path) -> tuple[KnownFaults, ...]:
-    """Read the faults that the last daemon knew: those of this boot, until a reset.
+    """Read the faults that the last daemons knew: those of this boot, until a reset.
 
     Args:
-        state: Its state directory.
+        state: The state directory that they share.
 
     Raises:
-        ConfigError: The file is invalid.
+        ConfigError: A file is invalid.
     """
-    path = state / FAULTS.name
+    found: dict[str, KnownFaults] = {}
+    for one in (one for path in _files(state) for one in _read(path)):
+        before = found.get(one.gpu.uuid)
+        found[one.gpu.uuid] = one if before is None else _joined(before, one)
+    return tuple(found.values())
+
+
+def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
+    """Take the XIDs that the last daemons knew as known; return the GPUs that had some.
+
+    Args:
+        state: The state directory that they share.
+        uuids: The GPUs.
+
+    Raises:
+        ConfigError: A file is invalid.
+        OSError: One cannot be written.
+    """
+    done: dict[str, None] = {}
+    for path in _files(state):
+        faults = _read(path)
+        here = [one.gpu.uuid for one in faults if one.xids and one.gpu.uuid in uuids]
+        if here:
+            left = [replace(one, xids=()) if one.gpu.uuid in here else one for one in faults]
+            kept = (one for one in left if one.lost or one.xids or one.unread)
+            FAULTS.write(path, kept, Clocks.read())
+        done |= dict.fromkeys(here)
+    return list(done)
+
+
+def _files(state: Path) -> list[Path]:
+    """List where daemons store faults; those with sockets of their own have folders of their own.
+
+    Raises:
+        ConfigError: They cannot be listed.
+    """
+    try:
+        own = sorted((state / SOCKETS).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        own = []
+    except OSError as error:
+        raise ConfigError(f"{state / SOCKETS} cannot be read: {error.strerror}") from None
+    return [folder / FAULTS.name for folder in (state, *own)]
+
+
+def _read(path: Path) -> tuple[KnownFaults, ...]:
+    """Read one of the files.
+
+    Raises:
+        ConfigError: It is invalid.
+    """
     try:
         return FAULTS.read(path, Clocks.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
@@ -72,24 +123,16 @@ def stored_faults(state: Path) -> tuple[KnownFaults, ...]:
         raise ConfigError(f"{path} is no file of known faults: {error}") from None
 
 
-def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
-    """Take the XIDs that the last daemon knew as known; return the GPUs that had some.
-
-    Args:
-        state: Its state directory.
-        uuids: The GPUs.
-
-    Raises:
-        ConfigError: The file is invalid.
-        OSError: It cannot be written.
-    """
-    faults = stored_faults(state)
-    done = [one.gpu.uuid for one in faults if one.xids and one.gpu.uuid in uuids]
-    if done:
-        left = [replace(one, xids=()) if one.gpu.uuid in done else one for one in faults]
-        kept = (one for one in left if one.lost or one.xids or one.unread)
-        FAULTS.write(state / FAULTS.name, kept, Clocks.read())
-    return done
+def _joined(first: KnownFaults, second: KnownFaults) -> KnownFaults:
+    """Join what two daemons knew of a GPU; a reset is one only if it came after both."""
+    energy = [one for one in (first.energy_j, second.energy_j) if one is not None]
+    return replace(
+        second,
+        lost=first.lost or second.lost,
+        xids=tuple(sorted({*first.xids, *second.xids})),
+        energy_j=min(energy) if len(energy) > 1 else None,
+        unread=first.unread or second.unread,
+    )
 
 
 def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:

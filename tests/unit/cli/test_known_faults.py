@@ -1,0 +1,38 @@
+"""What daemons that have ended knew against GPUs is found, wherever they kept it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.daemon.known_faults import acknowledge_stored, known_findings, stored_faults
+from sentinel.host.timed_file import FAULTS, Clocks
+from sentinel.protocol.views import KnownFaults
+from tests.harness.world.gpus import fake_gpu
+
+
+def store(folder: Path, *faults: KnownFaults) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    FAULTS.write(folder / FAULTS.name, faults, Clocks.read())
+
+
+def test_daemons_with_sockets_of_their_own_are_no_side_door(tmp_path: Path) -> None:
+    gpu, other = fake_gpu(0), fake_gpu(1)
+    store(tmp_path, KnownFaults(gpu=gpu, xids=(95,), energy_j=9.0))
+    store(tmp_path / "sockets" / "a", KnownFaults(gpu=gpu, xids=(48,), energy_j=5.0, lost=True))
+    store(tmp_path / "sockets" / "b", KnownFaults(gpu=other, xids=(79,)))
+    assert stored_faults(tmp_path) == (
+        KnownFaults(gpu=gpu, xids=(48, 95), energy_j=5.0, lost=True),
+        KnownFaults(gpu=other, xids=(79,)),
+    )
+    assert set(known_findings(tmp_path, [])) == {gpu.uuid, other.uuid}
+    assert acknowledge_stored(tmp_path, [gpu.uuid, other.uuid]) == [gpu.uuid, other.uuid]
+    assert stored_faults(tmp_path) == (KnownFaults(gpu=gpu, energy_j=5.0, lost=True),)
+
+
+@pytest.mark.parametrize("name", ["sockets", "sockets/file"])
+def test_what_is_no_folder_of_a_daemon_is_left_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    assert stored_faults(tmp_path) == ()
