@@ -22,7 +22,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
-from sentinel.cli.daemon.known_faults import gpus_of, stored_faults
+from sentinel.cli.daemon.known_faults import gpus_of, ignored_beside, stored_faults
 from sentinel.config.expectation import Expectation
 from sentinel.core.faults import describe
 from sentinel.core.gpu_state import NOT_READ
@@ -42,7 +42,7 @@ from sentinel.host.regular_file import file_errors
 from sentinel.protocol.api_types import GpuProof, GpuStatus
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
-from sentinel.protocol.views import GpuFault
+from sentinel.protocol.views import GpuFault, KnownFaults
 from sentinel.units import format_duration
 
 if TYPE_CHECKING:
@@ -141,13 +141,12 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         verdicts = last_verdicts(report_paths(state), least, unjudged)
     present = list(gpus_of(sockets))
     otherwise = False if present else None
-    try:
+    cards: dict[str, Card] = {}
+    faults: tuple[KnownFaults, ...] = ()
+    with ignored_beside(present):
         cards = _stored(state / verified_store.NAME, present=otherwise)
+    with ignored_beside(present):
         faults = stored_faults(state)
-    except ConfigError:
-        if not present:
-            raise
-        cards, faults = {}, ()
     for before in faults:  # also of a GPU that no running daemon has
         gpu = before.gpu
         card = cards.get(gpu.uuid) or _card(gpu.uuid, gpu, name=gpu.name)

@@ -135,6 +135,20 @@ def _joined(first: KnownFaults, second: KnownFaults) -> KnownFaults:
     )
 
 
+@contextlib.contextmanager
+def ignored_beside(running: Sequence[object]) -> Iterator[None]:
+    """Ignore a file that is invalid if daemons run, which know their GPUs themselves.
+
+    Raises:
+        ConfigError: It is, and none runs.
+    """
+    try:
+        yield
+    except ConfigError:
+        if not running:
+            raise
+
+
 def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
     """Collect what the running daemon of each GPU, or else the last one, knows against it, by UUID.
 
@@ -146,13 +160,12 @@ def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
         ConfigError: What earlier daemons have found cannot be read, and none runs.
     """
     running = [gpu for _, gpu in gpus_of(sockets, _DAEMON_TIMEOUT_S)]
-    try:
-        stored = verified_store.read_for_command(state / verified_store.NAME)
+    earlier: tuple[KnownFaults, ...] = ()
+    stored: dict[str, verified_store.StoredWork] = {}
+    with ignored_beside(running):
         earlier = stored_faults(state)
-    except ConfigError:
-        if not running:
-            raise
-        stored, earlier = {}, ()
+    with ignored_beside(running):
+        stored = verified_store.read_for_command(state / verified_store.NAME)
     faults = {before.gpu.uuid: describe(before) for before in earlier}
     faults |= {gpu.uuid: gpu.faults or () for gpu in running}
     energy = {before.gpu.uuid: before.energy_j for before in earlier}

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.cli.daemon.known_cards import cards_of
 from sentinel.cli.daemon.known_faults import acknowledge_stored, known_findings, stored_faults
+from sentinel.errors import ConfigError
 from sentinel.host.timed_file import FAULTS, Clocks
-from sentinel.protocol.views import KnownFaults
+from sentinel.host.verified_store import NAME, StoredWork, save
+from sentinel.protocol.views import KnownFaults, VerifiedCounts
+from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
 from tests.harness.world.gpus import fake_gpu
 
 
@@ -36,3 +40,21 @@ def test_what_is_no_folder_of_a_daemon_is_left_out(tmp_path: Path, name: str) ->
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert stored_faults(tmp_path) == ()
+
+
+def test_a_damaged_file_of_faults_hides_no_wrong_results_beside_a_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon of other GPUs runs; what the file of verified work has still counts."""
+    work = StoredWork(index=1, name="H200", since=1.0, total=VerifiedCounts(errors=3))
+    save(tmp_path / NAME, {"GPU-1": work}, {})
+    (tmp_path / FAULTS.name).write_text("{")
+    socket = tmp_path / "sentinel.sock"
+    with stub_daemon(socket) as daemon:
+        daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, "uuid": "GPU-0"}]})
+        assert known_findings(tmp_path, [str(socket)])["GPU-1"].wrong == 3
+        cards = {card.uuid: card for card in cards_of(tmp_path, [str(socket)])}
+    assert cards["GPU-1"].verified is not None
+    assert cards["GPU-1"].verified.wrong == 3
+    with pytest.raises(ConfigError, match="no file of known faults"):
+        known_findings(tmp_path, [])
