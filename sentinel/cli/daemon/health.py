@@ -136,8 +136,7 @@ def command(
     without wrong results: Sentinel has not found them.
     """
     if not simulated and not (socket or os.environ.get(SOCKET_VARIABLE)):
-        is_strict = strict or required is not None
-        options.warn_of_simulated_gpus("--simulated", strict=is_strict)
+        _judge_choice(strict=strict or required is not None)
     requirement = _requirement(required, level, max_age_s)
     folder = simulated_folder(chosen=simulated)
     if (npd or acknowledged) and (required or selected):
@@ -206,6 +205,18 @@ def _requirement(
     if level is not None or max_age_s is not None:
         raise click.UsageError("--level and --max-age need --require")
     return None
+
+
+def _judge_choice(*, strict: bool) -> None:
+    """Say so where nobody chose the simulated GPUs.
+
+    Raises:
+        UsageError: If strict.
+    """
+    options.warn_of_simulated_gpus("--simulated", strict=strict)
+    if strict and _are_simulated(None, None):
+        what = "the daemon has simulated GPUs, accepted only with --simulated"
+        raise click.UsageError(what)
 
 
 # --- output ----------------------------------------------------------------------------------
