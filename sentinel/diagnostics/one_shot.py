@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,9 @@ from sentinel.supervisor.child_process import ChildHandle
 from sentinel.units import format_exit
 
 T = TypeVar("T")
+
+#: A spawn changes the variables and the standard error of this process: one thread at a time.
+_SPAWN = threading.Lock()
 
 #: More datagrams than a channel holds, so that the last ones are received before the exit.
 _MAX_MESSAGES = 4096
@@ -107,7 +111,8 @@ def run_one_shot(
                 target, kinds, max_messages=_MAX_MESSAGES, environment=environment, output=output
             )
             try:
-                child.start(1, spec, Inherited(board.fd))
+                with _SPAWN:
+                    child.start(1, spec, Inherited(board.fd))
                 found = _receive(child, board, take, timeout_s)
             finally:
                 stuck = not child.close()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -173,3 +177,31 @@ def test_a_process_that_cannot_be_spawned_is_a_failure_like_others(
 
     monkeypatch.setattr(child_process, "Child", spawn)
     assert "Resource temporarily unavailable; see `ulimit -u`" in start_fails()
+
+
+def test_processes_that_several_threads_spawn_change_nothing_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A spawn changes the standard error and the variables, and restores them."""
+    pauses = iter((0.1, 0.4))
+
+    @contextmanager
+    def slow() -> Iterator[None]:
+        time.sleep(next(pauses))
+        yield
+
+    monkeypatch.setattr(child_process, "group_signals_blocked", slow)
+    before, variables = os.fstat(2), {**os.environ}
+
+    def run_one(_: int) -> OneShotResult:
+        return run_one_shot(
+            *(run_script, (CountersDone(),), {}),
+            kinds=(CountersDone,),
+            take=lambda _: True,
+            timeout_s=lambda _: TIMEOUT_S,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [done.failure for done in pool.map(run_one, range(2))] == [None, None]
+    assert os.path.samestat(os.fstat(2), before)
+    assert {**os.environ} == variables
