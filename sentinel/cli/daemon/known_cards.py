@@ -22,7 +22,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
-from sentinel.cli.daemon.known_faults import gpus_of, ignored_beside, stored_faults
+from sentinel.cli.daemon.known_faults import gpus_of, ignored_beside, stored_faults, why_forgotten
 from sentinel.config.expectation import Expectation
 from sentinel.core.faults import describe
 from sentinel.core.gpu_state import NOT_READ
@@ -171,7 +171,7 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
-    forgotten = verified_store.why_forgotten(state / verified_store.NAME)
+    forgotten = why_forgotten(state)
     found = (replace(card, lost=card.lost or forgotten) for card in cards.values())
     return sorted(found, key=lambda card: (card.index is None, card.index, card.uuid))
 

@@ -14,6 +14,7 @@ from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
 from sentinel.host.paths import SOCKETS
+from sentinel.host.regular_file import files_set_aside
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.views import KnownFaults
@@ -90,6 +91,27 @@ def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
             FAULTS.write(path, kept, Clocks.read())
         done |= dict.fromkeys(here)
     return list(done)
+
+
+def why_forgotten(state: Path) -> str | None:
+    """Explain why what was found earlier is not known, or return None.
+
+    A file of faults that was set aside matters until the boot that it was of has ended.
+
+    Args:
+        state: The state directory that daemons share.
+
+    Raises:
+        ConfigError: The files cannot be listed.
+    """
+    now = Clocks.read()
+    for kept in (kept for path in _files(state) for kept in files_set_aside(path)):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if kept.lstat().st_mtime >= now.wall - now.monotonic:
+                return (
+                    f"{kept} is damaged: the faults that it had are not known until it is removed"
+                )
+    return verified_store.why_forgotten(state / verified_store.NAME)
 
 
 def _files(state: Path) -> list[Path]:

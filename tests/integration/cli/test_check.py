@@ -15,6 +15,7 @@ from sentinel.cli.main import run_command_line
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.simulation import Registry
+from sentinel.host.timed_file import FAULTS
 from sentinel.host.verified_store import StoredWork, acknowledge, save
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.sysfs import write_controller, write_port
@@ -283,6 +284,19 @@ def test_what_a_daemon_found_wrong_counts_after_its_end(check: Check, registry: 
     path.write_text("{")
     code, _, err = check()
     assert (code, f"{path} is no file of verified work" in err) == (2, True)
+
+
+def test_faults_that_a_damaged_file_had_are_not_taken_for_none(
+    check: Check, registry: Registry
+) -> None:
+    """A daemon that begins sets the file aside, and knows nothing of it."""
+    path = find_shared(registry.folder) / FAULTS.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f"{path.name}.bad").write_text("{")
+    code, out, _ = check()
+    assert (code, "daemon.findings" in out) == (3, True)
+    path.with_name(f"{path.name}.bad").unlink()
+    assert check()[0] == 0
 
 
 def test_findings_in_a_file_that_was_set_aside_are_not_known(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sentinel.cli.daemon.known_cards import cards_of
-from sentinel.cli.daemon.known_faults import acknowledge_stored, known_findings, stored_faults
+from sentinel.cli.daemon.known_faults import (
+    acknowledge_stored,
+    known_findings,
+    stored_faults,
+    why_forgotten,
+)
 from sentinel.errors import ConfigError
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.host.verified_store import NAME, StoredWork, save
@@ -58,3 +64,14 @@ def test_a_damaged_file_of_faults_hides_no_wrong_results_beside_a_daemon(
     assert cards["GPU-1"].verified.wrong == 3
     with pytest.raises(ConfigError, match="no file of known faults"):
         known_findings(tmp_path, [])
+
+
+def test_faults_of_this_boot_that_were_set_aside_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "sockets" / "a" / FAULTS.name
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    faults, _ = FAULTS.load(path, Clocks.read())
+    assert (faults, path.exists()) == ((), False)
+    assert f"{path}.bad is damaged" in (why_forgotten(tmp_path) or "")
+    os.utime(f"{path}.bad", (1.0, 1.0))
+    assert why_forgotten(tmp_path) is None, "of an earlier boot"
