@@ -10,7 +10,13 @@ from pathlib import Path
 from sentinel.cli.daemon.known_faults import acknowledge_stored
 from sentinel.client import connect
 from sentinel.config.gpu_selection import KnownGpu, select_known
-from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
+from sentinel.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ConflictError,
+    NoSuchGpuError,
+    NotRunningError,
+)
 from sentinel.host import verified_store
 from sentinel.host.lookups import look_up
 from sentinel.protocol.api_types import Outcome, RepairOutcome
@@ -59,7 +65,11 @@ def acknowledge(
     for uuid in select_known(selectors, cards):
         by_owner.setdefault(owners[uuid], []).append(uuid)
     outcomes = [
-        _by_daemon(uuids, reason, outcome, sockets if owner is None else [owner])
+        (
+            _by_daemon(uuids, reason, outcome, [owner])
+            if owner is not None
+            else _without_owner(uuids, reason, outcome, sockets, path)
+        )
         or _in_file(uuids, reason, outcome, path)
         for owner, uuids in by_owner.items()
     ]
@@ -79,6 +89,27 @@ def _by_daemon(
         except NotRunningError:
             continue
     return None
+
+
+def _without_owner(
+    uuids: Sequence[str],
+    reason: str,
+    outcome: RepairOutcome | None,
+    sockets: Sequence[str],
+    path: Path,
+) -> Outcome | None:
+    """Do it through a daemon that has other GPUs; None if none runs.
+
+    It does not know the faults that another one has stored before it ended.
+    """
+    try:
+        return _by_daemon(uuids, reason, outcome, sockets)
+    except (ConflictError, NoSuchGpuError):
+        faults = acknowledge_stored(path.parent, uuids)
+        if not faults:
+            raise
+    text = f"acknowledged faults of {', '.join(faults)} that no running daemon knows"
+    return Outcome(text=text, gpus=tuple(faults))
 
 
 def _in_file(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.cli.daemon.acknowledgement import OwnedGpu, acknowledge
 from sentinel.cli.daemon.known_cards import cards_of
 from sentinel.cli.daemon.known_faults import (
     acknowledge_stored,
@@ -14,11 +15,12 @@ from sentinel.cli.daemon.known_faults import (
     stored_faults,
     why_forgotten,
 )
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, SentinelError
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.host.verified_store import NAME, StoredWork, save
+from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.views import KnownFaults, VerifiedCounts
-from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
+from tests.harness.stub_daemon import GPU, STATUS, Reply, problem, stub_daemon
 from tests.harness.world.gpus import fake_gpu
 
 
@@ -75,3 +77,26 @@ def test_faults_of_this_boot_that_were_set_aside_are_not_known(tmp_path: Path) -
     assert f"{path}.bad is damaged" in (why_forgotten(tmp_path) or "")
     os.utime(f"{path}.bad", (1.0, 1.0))
     assert why_forgotten(tmp_path) is None, "of an earlier boot"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [("conflict", 409, ConflictError), ("no_such_gpu", 404, NoSuchGpuError)],
+)
+def test_the_faults_of_an_ended_daemon_are_acknowledged_beside_another(
+    tmp_path: Path, code: str, status: int, error: type[SentinelError]
+) -> None:
+    gpu = fake_gpu(1)
+    store(tmp_path / "sockets" / "a", KnownFaults(gpu=gpu, xids=(48,)))
+    socket = tmp_path / "sentinel.sock"
+
+    def acknowledge_it() -> Outcome:
+        card = OwnedGpu(uuid=gpu.uuid, index=1, serial=None, present=False)
+        return acknowledge([gpu.uuid], "reset", [card], [str(socket)], tmp_path / NAME)
+
+    with stub_daemon(socket) as daemon:
+        daemon.replies["POST /v1/acknowledge"] = problem(code, "it has none", status)
+        assert gpu.uuid in acknowledge_it().text
+        assert stored_faults(tmp_path) == ()
+        with pytest.raises(error):
+            acknowledge_it()
