@@ -199,7 +199,7 @@ def test_a_gpu_that_is_too_hot_to_begin_says_so_and_does_not_keep_the_run_waitin
     assert world.at(0).child is None
     waiting = [event.fields["waiting"] for event in world.events("burnin.progress")]
     hot = "its health is critical because of its temperature"
-    ends = [text.removeprefix(f"{hot}; given up unless it cools within ") for text in waiting]
+    ends = [str(text).removeprefix(f"{hot}; given up unless it cools within ") for text in waiting]
     assert (ends[0], ends[-1]) in {("10 min", "9 min"), ("10 min", "8 min")}
     world.run_for(450)
     assert progress_of(world).ended is None
