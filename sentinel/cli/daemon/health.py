@@ -208,7 +208,7 @@ def _requirement(
 
 
 def _judge_choice(*, strict: bool) -> None:
-    """Say so where nobody chose the simulated GPUs.
+    """Say so where the simulated GPUs were not chosen by the command.
 
     Raises:
         UsageError: If strict.
