@@ -276,10 +276,10 @@ def _cancel_on_failure(
         cancel_run(client, run)
 
 
-def cancel_run(client: Client, run: str) -> None:
+def cancel_run(client: Client, run: str, reason: str | None = None) -> None:
     """Cancel a run, unless it is over: the daemon may do another one by now."""
     with suppress(SentinelError):
-        client.cancel_burnin(run)
+        client.cancel_burnin(run, reason)
 
 
 def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:

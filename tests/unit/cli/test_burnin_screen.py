@@ -172,7 +172,7 @@ def test_a_stream_that_is_gone_does_not_end_a_run(
 def test_ctrl_c_cancels_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run may be over, and its reports be written, when another terminal has begun one."""
     client, cancelled = connect(tmp_path / "no.sock"), list[str]()
-    monkeypatch.setattr(client, "cancel_burnin", cancelled.append)
+    monkeypatch.setattr(client, "cancel_burnin", lambda run, _reason: cancelled.append(run))
     monkeypatch.setattr(burnin_follow, "print_report", lambda *_, **__: None)
     interrupts = iter([True, False])
 
