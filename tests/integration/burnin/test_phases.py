@@ -129,7 +129,7 @@ def test_a_unit_that_computes_wrong_fails_the_gpu_and_is_named(
     simulated: SimulatedHost, unit: str
 ) -> None:
     faulty = f"bad_workloads:computes_a_unit_wrong:unit={unit},plan=exp+atomics+gather"
-    run = BurninRun(simulated, plan_of("units", ("units", faulty, "seconds = 3")))
+    run = BurninRun(simulated, plan_of("units", ("units", faulty, "seconds = 8")))
     run.run(code=ExitCode.FAIL)
     (gpu,) = run.report()["gpus"]
     assert gpu["verdict"] == "FAIL"
