@@ -163,23 +163,21 @@ class SimulatedDriver(BasicDriver):
 
     def temperature(self, uuid: str) -> int | None:
         """Return a simulated temperature in degrees Celsius."""
-        injected = self._registry.heat(uuid)
-        if injected is not None:
-            return injected
-        return _IDLE_HEAT + round(_WORK_HEAT * (self.utilization(uuid) or 0.0))
+        return self._heat(uuid, self.utilization(uuid) or 0.0)
 
     def power(self, uuid: str) -> float | None:
         """Return a simulated power in watts."""
-        return _IDLE_POWER + _WORK_POWER * (self.utilization(uuid) or 0.0)
+        return _power(self.utilization(uuid) or 0.0)
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return a simulated clock in MHz."""
-        return _FAST if self.utilization(uuid) else _SLOW
+        return _clock(self.utilization(uuid) or 0.0)
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Return simulated telemetry: about the fields of an H200 without NVLink."""
+        # One utilization for all: this thread may rest here, and the power rise meanwhile.
         busy = self.utilization(uuid) or 0.0
-        degrees = self.temperature(uuid)
+        degrees = self._heat(uuid, busy)
         with _translated():
             figures = self._registry.figures(uuid)
         found = Telemetry(
@@ -189,14 +187,14 @@ class SimulatedDriver(BasicDriver):
             memory_utilization=busy / 2,
             temperature_c=degrees,
             memory_temperature_c=degrees,
-            temperature_margin_c=None if degrees is None else _SLOWDOWN - degrees,
+            temperature_margin_c=_SLOWDOWN - degrees,
             slowdown_c=_SLOWDOWN,
             maximum_c=_SLOWDOWN - 2,
             shutdown_c=_SLOWDOWN + 6,
-            power_w=self.power(uuid),
+            power_w=_power(busy),
             power_limit_w=_IDLE_POWER + _WORK_POWER,
-            energy_j=self._spent(uuid),
-            sm_clock_mhz=self.sm_clock(uuid),
+            energy_j=self._spent(uuid, _power(busy)),
+            sm_clock_mhz=_clock(busy),
             memory_clock_mhz=_MEMORY_CLOCK,
             reasons=() if busy else ("gpu_idle",),
             power_throttled_s=0.0,
@@ -215,9 +213,14 @@ class SimulatedDriver(BasicDriver):
         )
         return replace(found, **{name: figures[name] for name in _FAULTS & figures.keys()})
 
-    def _spent(self, uuid: str) -> float:
+    def _heat(self, uuid: str, busy: float) -> int:
+        """Return the temperature in degrees, which a test may have set."""
+        injected = self._registry.heat(uuid)
+        return _IDLE_HEAT + round(_WORK_HEAT * busy) if injected is None else injected
+
+    def _spent(self, uuid: str, drawn: float) -> float:
         """Return an energy counter that grows by the simulated power, also over a new probe."""
-        now, drawn = time.monotonic(), self.power(uuid) or 0.0
+        now = time.monotonic()
         before, energy = self._energy.get(uuid, (now, (_IDLE_POWER + _WORK_POWER) * now))
         self._energy[uuid] = now, energy + drawn * (now - before)
         return self._energy[uuid][1]
@@ -346,6 +349,16 @@ class SimulatedXids:
 
     def close(self) -> None:
         """Do nothing: a source holds nothing."""
+
+
+def _power(busy: float) -> float:
+    """Return the power in watts."""
+    return _IDLE_POWER + _WORK_POWER * busy
+
+
+def _clock(busy: float) -> int:
+    """Return the clock in MHz."""
+    return _FAST if busy else _SLOW
 
 
 def _share(before: float | None, worked: float | None, seconds: float) -> float:

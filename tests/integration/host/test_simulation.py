@@ -496,6 +496,17 @@ def test_utilisation_is_the_share_counted_by_stressors_or_full_for_other_process
     assert registry.work(gpu.uuid) == {}
 
 
+def test_the_readings_of_one_moment_have_one_utilization(
+    registry: Registry, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the work may begin between two of them."""
+    driver = SimulatedDriver(registry)
+    shares = iter([0.0, 1.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(driver, "utilization", lambda _: next(shares))
+    found = driver.telemetry(gpu.uuid)
+    assert (found.temperature_c, found.power_w, found.sm_clock_mhz) == (32, 80.0, 345)
+
+
 def test_the_files_of_a_dead_process_are_removed(
     registry: Registry, gpu: Gpu, join: Callable[[], Member]
 ) -> None:
