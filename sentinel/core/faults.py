@@ -116,6 +116,8 @@ def update(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
     after = {
         fault.kind: fault for fault in _faults(gpu_state, reading, telemetry or gpu_state.telemetry)
     }
+    if FaultKind.UNREAD in after and gpu_state.fault_energy_j is None and telemetry is not None:
+        gpu_state = replace(gpu_state, fault_energy_j=telemetry.energy_j)  # a reset shows by it
     if before == after:
         return Step(gpu_state)
     events: list[Event] = []

@@ -181,8 +181,8 @@ class KnownFaults:
     lost: bool = False
     #: The XIDs that mean a hardware fault, in ascending order.
     xids: tuple[int, ...] = ()
-    #: The GPU's energy when the last of them came, or when it was lost, in joules; None if it could
-    #: not be read.
+    #: The GPU's energy in joules when the last of them came, it was lost or its memory errors could
+    #: not be counted any more; None if it could not be read.
     energy_j: float | None = None
     #: Its memory errors could no longer be counted.
     unread: bool = False

@@ -142,6 +142,17 @@ def test_a_reset_may_end_the_counting_of_errors() -> None:
     assert kinds(read(state, at=60.0, energy_j=1.0).state) == ()
 
 
+def test_a_reset_ends_that_errors_could_not_be_counted_also_after_the_daemon() -> None:
+    state = read(GpuState(gpu=GPU), at=1.0, ecc_uncorrected_total=0, energy_j=900.0).state
+    unread = read(state, at=9.0, energy_j=1000.0).state
+    later = known(read(unread, at=10.0, energy_j=1100.0).state)
+    assert later is not None
+    assert later.energy_j == 1000.0, "not at each reading, with which the file would be written"
+    again = restored(GpuState(gpu=GPU), later, listed=True)
+    assert kinds(read(again, at=11.0, energy_j=1200.0).state) == (UNREAD,)
+    assert kinds(read(again, at=11.0, energy_j=5.0).state) == ()
+
+
 def test_an_acknowledgement_ends_what_was_known_and_no_more() -> None:
     state = read(with_xid(GpuState(gpu=GPU), 48), ecc_uncorrected_total=2).state
     assert kinds(state) == (XID, UNCORRECTABLE)
