@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.api.bodies import ProblemError
 from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
-from sentinel.config.changes import ChangePlan, Present, plan_change, renamed
+from sentinel.config.changes import ChangePlan, Present, describe_changes, plan_change, renamed
 from sentinel.config.gpu_selection import present
 from sentinel.config.model import EFFECTS
 from sentinel.config.sources import (
@@ -169,8 +169,11 @@ class DaemonSettings:
             if reply.refused is None:
                 self.given = given
 
+        changed = describe_changes(self.given, given, self._views.known())
         return check_accepted(
-            await self._supervisor.request(Configure, take_over, by=by, given=given)
+            await self._supervisor.request(
+                Configure, take_over, by=by, given=given, changed=changed
+            )
         )
 
     async def _write(self, text: str) -> None:

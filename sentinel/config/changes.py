@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.config.build import combine
+from sentinel.config.build import combine, parse_given
+from sentinel.config.gpu_selection import present as named_gpus
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope
-from sentinel.config.sources import PER_GPU, unknown_setting
+from sentinel.config.sources import PER_GPU, in_effect, unknown_setting
 from sentinel.config.specs import parse_workload
 from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError
 from sentinel.protocol.commands import Given
@@ -130,6 +131,34 @@ def plan_change(
             *_unknown_gpus(texts.get("gpus"), present.gpus),
         ),
     )
+
+
+def describe_changes(before: Sequence[Given], after: Sequence[Given], gpus: Iterable[Gpu]) -> str:
+    """Describe each setting that differs: from what to what, and the source of that.
+
+    Raises:
+        ConfigError: A selector is malformed.
+    """
+    found: list[str] = []
+    for gpu in (None, *gpus):
+        old, new = (_of_gpu(given, gpu) for given in (before, after))
+        of = "" if gpu is None else f" of GPU {gpu.index}"
+        for key in sorted(new.keys() - _FIXED):
+            change = f"from {old[key].text or 'none'} to {new[key].text or 'none'}"
+            change += f" ({new[key].source})"
+            if old[key].text != new[key].text and f"{key} {change}" not in found:
+                found.append(f"{key}{of} {change}")
+    return "; ".join(found)
+
+
+def _of_gpu(given: Iterable[Given], gpu: Gpu | None) -> dict[str, Given]:
+    """Return the settings of one GPU, or those for all, by key."""
+    return {
+        value.key: value
+        for value in in_effect(given)
+        if value.gpu is None
+        or (gpu and parse_given(lambda text: named_gpus(text, (gpu,)), value.gpu, value.source))
+    }
 
 
 def renamed(error: ConfigError, names: Mapping[str, str]) -> ConfigError:

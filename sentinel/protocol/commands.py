@@ -301,6 +301,8 @@ class Configure(_Command):
     """Apply all of these settings, or none of them."""
 
     given: tuple[Given, ...]
+    #: What differs from the settings before, with the source of each, for people.
+    changed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -252,7 +252,11 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
             raise RefusedError(Refusal.CONFLICT, "the wall-clock time is unknown")
         new = replace(new, until=first_after(new.until, seen.local))
     new = replace(new, dry_run=before.dry_run)
-    fields = {"by": caller_fields(command.by), "workload": new.workload}
+    fields = {
+        "by": caller_fields(command.by),
+        "workload": new.workload,
+        "changed": command.changed,
+    }
     events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [
         Event(name="config.unused", at=now, fields={"source": value.source}) for value in unused

@@ -60,6 +60,7 @@ def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> No
     done = change(api, {"power": "200W"}, gpus=["1"])
     assert done.status == 200
     assert singles(api) == [("1", {"power": "300W"}), (UUIDS[1], {"power": "200W"})]
+    assert configured(api).changed == "power of GPU 1 from 300W to 200W (--power for GPU 1)"
     assert done.body["gpus"] == [UUIDS[1]]
     assert shown(done.body) == {}
     assert shown(done.body, UUIDS[1]) == {"power": ("200W", "--power for GPU 1")}

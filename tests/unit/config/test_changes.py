@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from sentinel.config.changes import Present, plan_change, text_of
+from sentinel.config.changes import Present, describe_changes, plan_change, text_of
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import parse_file
@@ -215,3 +215,20 @@ def test_an_unknown_key_is_refused_with_the_nearest(
     with pytest.raises(ConfigError) as caught:
         plan_change(texts, gpus, present(), save=save)
     assert why in str(caught.value)
+
+
+def test_a_change_is_described_with_what_was_and_the_source() -> None:
+    before = (*PRESENT.given, *PRESENT.file[1:])
+    after = (
+        Given(key="workload", text="memtest", source="site.toml: workload"),
+        *before[1:],
+        Given(key="power", text="250W", source="--power", gpu=A),
+        Given(key="poll", text="9s", source="--poll"),
+    )
+    assert describe_changes(before, after, GPUS) == (
+        "workload from hold to memtest (site.toml: workload);"
+        " power of GPU 0 from 300W to 250W (--power)"
+    ), "what is fixed at the start does not change"
+    again = describe_changes(after, before[:-1], GPUS)
+    assert again.endswith("; power of GPU 0 from 250W to none (default)")
+    assert describe_changes(before, before, GPUS) == ""
