@@ -117,7 +117,7 @@ def judge_node(
         selected: The indices of the GPUs to judge, or None for all; a node with a selection is not
             judged itself.
         driver_error: Why the driver is unusable, or None.
-        findings: What daemons know against GPUs, by UUID.
+        findings: What daemons know against GPUs, by UUID; of "", against any other.
         more: What the node must be, and the host around the GPUs.
     """
     everything = tuple(counters)
@@ -125,7 +125,7 @@ def judge_node(
     expectation = next(expectations, NOTHING)
     reports = []
     for gpu in everything:
-        found = findings.get(gpu.uuid or "")
+        found = findings.get(gpu.uuid or "", findings.get(""))
         evidence = MomentEvidence(
             counters=gpu, node=everything, findings=found, expectation=expectation
         )

@@ -94,7 +94,7 @@ class Recorded:
     pci_paths: Mapping[str, Sequence[str]] | None
     #: The faults since the boot that were not acknowledged before the run.
     unacknowledged: Sequence[str]
-    #: What daemons knew against GPUs before, by UUID.
+    #: What daemons knew against GPUs before, by UUID; of "", against any other.
     findings: Mapping[str, Findings]
 
     @property
@@ -228,7 +228,7 @@ def evidence_of_load(
         model=model or "this GPU",
         node=run.node,
         expectation=run.expectation,
-        findings=run.findings.get(record.uuid, Findings()),
+        findings=run.findings.get(record.uuid, run.findings.get("", Findings())),
         kernel_log_error=run.kernel_log_error,
         faults=list(_faults_of(record.before, record.faults, run)),
         faults_unread=run.faults_unread,

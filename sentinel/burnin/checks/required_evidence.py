@@ -69,6 +69,7 @@ REQUIRED = (
         ),
     ),
     Required(what="the recovery action", checks=("recovery.action",)),
+    Required(what="earlier findings", checks=("daemon.findings",)),
     Required(
         what="NVLink",
         checks=(

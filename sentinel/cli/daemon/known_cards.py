@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import OwnedGpu
-from sentinel.cli.daemon.known_faults import gpus_of, ignored_beside, stored_faults, why_forgotten
+from sentinel.cli.daemon.known_faults import look_up
 from sentinel.config.expectation import Expectation
 from sentinel.core.faults import describe
 from sentinel.core.gpu_state import NOT_READ
@@ -42,7 +42,7 @@ from sentinel.host.regular_file import file_errors
 from sentinel.protocol.api_types import GpuProof, GpuStatus
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import why_unknown
-from sentinel.protocol.views import GpuFault, KnownFaults
+from sentinel.protocol.views import GpuFault
 from sentinel.units import format_duration
 
 if TYPE_CHECKING:
@@ -139,15 +139,11 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
     with file_errors(f"{state} cannot be read"):
         unjudged = _write_missing_reports(state)
         verdicts = last_verdicts(report_paths(state), least, unjudged)
-    present = list(gpus_of(sockets))
+    looked = look_up(state, sockets)
+    present = looked.running
     otherwise = False if present else None
-    cards: dict[str, Card] = {}
-    faults: tuple[KnownFaults, ...] = ()
-    with ignored_beside(present):
-        cards = _stored(state / verified_store.NAME, present=otherwise)
-    with ignored_beside(present):
-        faults = stored_faults(state)
-    for before in faults:  # also of a GPU that no running daemon has
+    cards = _stored(looked.stored, present=otherwise)
+    for before in looked.faults:  # also of a GPU that no running daemon has
         gpu = before.gpu
         card = cards.get(gpu.uuid) or _card(gpu.uuid, gpu, name=gpu.name)
         here = True if present else card.present
@@ -171,8 +167,12 @@ def cards_of(state: Path, sockets: Sequence[str], least: Work | None = None) -> 
         card = cards.get(uuid) or _card(uuid, last, name=last.model, present=otherwise)
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
-    forgotten = why_forgotten(state)
-    found = (replace(card, lost=card.lost or forgotten) for card in cards.values())
+    found = (
+        replace(
+            card, lost=card.lost or looked.forgotten or (None if card.socket else looked.unread)
+        )
+        for card in cards.values()
+    )
     return sorted(found, key=lambda card: (card.index is None, card.index, card.uuid))
 
 
@@ -228,12 +228,10 @@ def _write_missing_reports(state: Path) -> list[Unknown]:
     return unjudged
 
 
-def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
-    """Read what the last daemon has stored, by UUID.
-
-    Raises:
-        ConfigError: The file is invalid.
-    """
+def _stored(
+    works: Mapping[str, verified_store.StoredWork], *, present: bool | None
+) -> dict[str, Card]:
+    """Build the cards of the GPUs of which daemons have stored work, by UUID."""
     return {
         uuid: Card(
             uuid=uuid,
@@ -244,7 +242,7 @@ def _stored(path: Path, *, present: bool | None) -> dict[str, Card]:
             verified=verified_store.proof_of(one),
             seen=max(one.daemon, one.last or 0.0),
         )
-        for uuid, one in verified_store.read_for_command(path).items()
+        for uuid, one in works.items()
     }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sentinel.burnin.checks.evidence import Findings
 from sentinel.client import connect
@@ -70,8 +71,8 @@ def stored_faults(state: Path) -> tuple[KnownFaults, ...]:
     return tuple(found.values())
 
 
-def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
-    """Take the XIDs that the last daemons knew as known; return the GPUs that had some.
+def acknowledge_stored(state: Path, uuids: Collection[str]) -> None:
+    """Take the XIDs that the last daemons knew as known.
 
     Args:
         state: The state directory that they share.
@@ -81,16 +82,12 @@ def acknowledge_stored(state: Path, uuids: Collection[str]) -> list[str]:
         ConfigError: A file is invalid.
         OSError: One cannot be written.
     """
-    done: dict[str, None] = {}
     for path in _files(state):
         faults = _read(path)
-        here = [one.gpu.uuid for one in faults if one.xids and one.gpu.uuid in uuids]
-        if here:
-            left = [replace(one, xids=()) if one.gpu.uuid in here else one for one in faults]
+        left = [replace(one, xids=()) if one.gpu.uuid in uuids else one for one in faults]
+        if left != [*faults]:
             kept = (one for one in left if one.lost or one.xids or one.unread)
             FAULTS.write(path, kept, Clocks.read())
-        done |= dict.fromkeys(here)
-    return list(done)
 
 
 def why_forgotten(state: Path) -> str | None:
@@ -142,7 +139,8 @@ def _read(path: Path) -> tuple[KnownFaults, ...]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{path} is no file of known faults: {error}") from None
+        remedy = "Read it, then remove it: the faults that it has do not count any more."
+        raise ConfigError(f"{path} is no file of known faults: {error}", remedy) from None
 
 
 def _joined(first: KnownFaults, second: KnownFaults) -> KnownFaults:
@@ -157,18 +155,47 @@ def _joined(first: KnownFaults, second: KnownFaults) -> KnownFaults:
     )
 
 
-@contextlib.contextmanager
-def ignored_beside(running: Sequence[object]) -> Iterator[None]:
-    """Ignore a file that is invalid if daemons run, which know their GPUs themselves.
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the daemons that run, and those that have ended, know of GPUs."""
+
+    #: The GPUs of those that run, each with the socket of its daemon.
+    running: tuple[tuple[str, GpuStatus], ...]
+    #: What those that have ended knew.
+    faults: tuple[KnownFaults, ...] = ()
+    #: The verified work of all, by UUID.
+    stored: Mapping[str, verified_store.StoredWork] = field(default_factory=dict)
+    #: Why what was found earlier is not known of any GPU, or None.
+    forgotten: str | None = None
+    #: Why it is not known of a GPU that no running daemon has, or None.
+    unread: str | None = None
+
+
+def look_up(state: Path, sockets: Sequence[str], timeout: float = 10.0) -> Known:
+    """Collect what daemons know of GPUs.
+
+    Args:
+        state: The state directory.
+        sockets: Of the daemons that share it.
+        timeout: Seconds until each has answered.
 
     Raises:
-        ConfigError: It is, and none runs.
+        ConfigError: A file of what earlier daemons have found is invalid, and no daemon runs, which
+            knows its GPUs itself.
     """
-    try:
-        yield
-    except ConfigError:
-        if not running:
-            raise
+    known = Known(running=tuple(gpus_of(sockets, timeout)), forgotten=why_forgotten(state))
+    reads: dict[str, Callable[[], Any]] = {
+        "faults": lambda: stored_faults(state),
+        "stored": lambda: verified_store.read_for_command(state / verified_store.NAME),
+    }
+    for name, read in reads.items():
+        try:
+            known = replace(known, **{name: read()})
+        except ConfigError as error:
+            if not known.running:
+                raise
+            known = replace(known, unread=error.what)
+    return known
 
 
 def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
@@ -178,27 +205,26 @@ def known_findings(state: Path, sockets: Sequence[str]) -> dict[str, Findings]:
         state: The state directory.
         sockets: Of the daemons that share it.
 
+    Returns:
+        The findings; those of "" are of any other GPU.
+
     Raises:
         ConfigError: What earlier daemons have found cannot be read, and none runs.
     """
-    running = [gpu for _, gpu in gpus_of(sockets, _DAEMON_TIMEOUT_S)]
-    earlier: tuple[KnownFaults, ...] = ()
-    stored: dict[str, verified_store.StoredWork] = {}
-    with ignored_beside(running):
-        earlier = stored_faults(state)
-    with ignored_beside(running):
-        stored = verified_store.read_for_command(state / verified_store.NAME)
-    faults = {before.gpu.uuid: describe(before) for before in earlier}
-    faults |= {gpu.uuid: gpu.faults or () for gpu in running}
-    energy = {before.gpu.uuid: before.energy_j for before in earlier}
-    energy |= dict.fromkeys(gpu.uuid for gpu in running)
-    counts = {uuid: verified_store.proof_of(work).wrong for uuid, work in stored.items()}
-    counts |= {gpu.uuid: gpu.verified.wrong for gpu in running if gpu.verified is not None}
+    known = look_up(state, sockets, _DAEMON_TIMEOUT_S)
+    running = {gpu.uuid: gpu for _, gpu in known.running}
+    faults = {before.gpu.uuid: describe(before) for before in known.faults}
+    faults |= {uuid: gpu.faults or () for uuid, gpu in running.items()}
+    energy = {before.gpu.uuid: before.energy_j for before in known.faults}
+    counts = {uuid: verified_store.proof_of(work).wrong for uuid, work in known.stored.items()}
+    counts |= {uuid: gpu.verified.wrong for uuid, gpu in running.items() if gpu.verified}
+    unknown = known.forgotten or known.unread
     return {
         uuid: Findings(
             faults=tuple(f"{one.text}: {one.remedy}" for one in faults.get(uuid, ())),
             wrong=counts.get(uuid, 0),
-            energy_j=energy.get(uuid),
+            unknown=known.forgotten if uuid in running else unknown,
+            energy_j=None if uuid in running else energy.get(uuid),
         )
-        for uuid in counts.keys() | faults.keys()
+        for uuid in (*counts.keys() | faults.keys(), *([""] if unknown else ()))
     }

@@ -9,17 +9,16 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.checks import node_formats
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
-from sentinel.burnin.checks.evidence import ExpectedEvidence, Findings, HostEvidence
+from sentinel.burnin.checks.evidence import ExpectedEvidence, HostEvidence
 from sentinel.burnin.checks.expected_checks import count_unchecked, learn, unproved
 from sentinel.burnin.checks.node_report import GpuReport, NodeReport, judge_node
-from sentinel.cli.daemon.known_faults import known_findings, places_of, why_forgotten
+from sentinel.cli.daemon.known_faults import known_findings, places_of
 from sentinel.cli.display.output import (
     color_option,
     print_json,
@@ -183,9 +182,6 @@ def _judge(
     host = read_host(folder)
     state, sockets = _places(folder)
     findings = known_findings(state, sockets)
-    if forgotten := why_forgotten(state):
-        found = {gpu.uuid: findings.get(gpu.uuid, Findings()) for gpu in result.counters}
-        findings |= {uuid: replace(one, unknown=forgotten) for uuid, one in found.items()}
     expected = ExpectedEvidence(
         expectation=expectation,
         listed=result.counters,

@@ -39,7 +39,7 @@ def test_daemons_with_sockets_of_their_own_are_no_side_door(tmp_path: Path) -> N
         KnownFaults(gpu=other, xids=(79,)),
     )
     assert set(known_findings(tmp_path, [])) == {gpu.uuid, other.uuid}
-    assert acknowledge_stored(tmp_path, [gpu.uuid, other.uuid]) == [gpu.uuid, other.uuid]
+    acknowledge_stored(tmp_path, [gpu.uuid, other.uuid])
     assert stored_faults(tmp_path) == (KnownFaults(gpu=gpu, energy_j=5.0, lost=True),)
 
 
@@ -62,10 +62,15 @@ def test_a_damaged_file_of_faults_hides_no_wrong_results_beside_a_daemon(
         daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, "uuid": "GPU-0"}]})
         assert known_findings(tmp_path, [str(socket)])["GPU-1"].wrong == 3
         cards = {card.uuid: card for card in cards_of(tmp_path, [str(socket)])}
+        findings = known_findings(tmp_path, [str(socket)])
+    assert (cards["GPU-0"].lost, findings["GPU-0"].unknown) == (None, None), "its daemon knows it"
+    for unknown in (cards["GPU-1"].lost, findings["GPU-1"].unknown, findings[""].unknown):
+        assert "no file of known faults" in (unknown or "")
     assert cards["GPU-1"].verified is not None
     assert cards["GPU-1"].verified.wrong == 3
-    with pytest.raises(ConfigError, match="no file of known faults"):
+    with pytest.raises(ConfigError, match="no file of known faults") as raised:
         known_findings(tmp_path, [])
+    assert "remove it" in raised.value.remedy
 
 
 def test_faults_of_this_boot_that_were_set_aside_are_not_known(tmp_path: Path) -> None:
@@ -75,6 +80,7 @@ def test_faults_of_this_boot_that_were_set_aside_are_not_known(tmp_path: Path) -
     faults, _ = FAULTS.load(path, Clocks.read())
     assert (faults, path.exists()) == ((), False)
     assert f"{path}.bad is damaged" in (why_forgotten(tmp_path) or "")
+    assert f"{path}.bad is damaged" in (known_findings(tmp_path, [])[""].unknown or "")
     os.utime(f"{path}.bad", (1.0, 1.0))
     assert why_forgotten(tmp_path) is None, "of an earlier boot"
 
