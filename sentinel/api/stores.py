@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from sentinel.api.bodies import ProblemError
@@ -280,7 +281,12 @@ class VerifiedTotal:
                 self._has_failed = True
 
     async def acknowledge(
-        self, uuids: Sequence[str], by: str, reason: str, outcome: RepairOutcome | None = None
+        self,
+        uuids: Sequence[str],
+        by: str,
+        reason: str,
+        outcome: RepairOutcome | None = None,
+        faulty: Mapping[str, StoredWork] = MappingProxyType({}),
     ) -> tuple[Acknowledged, ...]:
         """Acknowledge all wrong results of GPUs, and return once that is on disk.
 
@@ -290,6 +296,7 @@ class VerifiedTotal:
             by: The user.
             reason: Why they no longer count.
             outcome: What became of the GPUs; None if that is not known.
+            faulty: The GPUs with known faults, as for ``verified_store.acknowledge``.
 
         Raises:
             ProblemError: The file cannot be read or written; nothing is acknowledged.
@@ -298,13 +305,15 @@ class VerifiedTotal:
             try:
                 await self._store()  # also what was counted since the last minute
                 done = await asyncio.to_thread(
-                    verified_store.acknowledge, self._path, uuids, by, reason, outcome
+                    verified_store.acknowledge, self._path, uuids, by, reason, outcome, faulty
                 )
             except (OSError, RuntimeError, ValueError) as error:
                 why = f"Nothing was acknowledged: {self._path}: {_why(error)}."
                 raise ProblemError(Code.UNAVAILABLE, why) from None
             written = dict(self._written)
             for uuid, one in done.items():
+                if uuid not in written:  # a GPU with faults that this daemon does not have
+                    continue
                 both = (*written[uuid].acknowledged, one)
                 self.gpus[uuid] = replace(self.gpus[uuid], acknowledged=both)
                 written[uuid] = replace(written[uuid], acknowledged=both)
@@ -314,7 +323,7 @@ class VerifiedTotal:
                 uuid=uuid,
                 errors=one.errors,
                 findings=one.findings,
-                counted=self._findings_of_this_daemon(written[uuid]),
+                counted=self._findings_of_this_daemon(written.get(uuid)),
             )
             for uuid, one in done.items()
         )
@@ -362,8 +371,8 @@ class VerifiedTotal:
             if uuid in stored
         )
 
-    def _findings_of_this_daemon(self, work: StoredWork) -> int:
-        return work.counted.findings if work.daemon == self._began else 0
+    def _findings_of_this_daemon(self, work: StoredWork | None) -> int:
+        return work.counted.findings if work is not None and work.daemon == self._began else 0
 
     def _load(self) -> None:
         stored, warning = verified_store.load(self._path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.errors import ConfigError
@@ -26,7 +27,8 @@ from sentinel.host.regular_file import (
 )
 from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus, RepairOutcome
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.views import VerifiedCounts
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.views import GpuView, VerifiedCounts
 
 #: The name of the file in a state folder.
 NAME = "verified.json"
@@ -42,7 +44,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class StoredAcknowledgement:
-    """Wrong results that no longer count; see ``AcknowledgedResults`` for the fields."""
+    """Wrong results or faults that no longer count; see ``AcknowledgedResults`` for the fields."""
 
     at: float
     by: str
@@ -281,12 +283,19 @@ def add_work(path: Path, gpus: Iterable[GpuStatus]) -> None:
         _write(path, merged)
 
 
+def unworked(gpu: Gpu | GpuView) -> StoredWork:
+    """Build what is stored of a GPU that has verified nothing."""
+    since = round(time.time(), 3)
+    return StoredWork(index=gpu.index, name=gpu.name, serial=gpu.serial, since=since)
+
+
 def acknowledge(
     path: Path,
     uuids: Iterable[str],
     by: str,
     reason: str,
     outcome: RepairOutcome | None = None,
+    faulty: Mapping[str, StoredWork] = MappingProxyType({}),
 ) -> dict[str, StoredAcknowledgement]:
     """Acknowledge all wrong results of GPUs in the file, and return once that is on disk.
 
@@ -300,6 +309,8 @@ def acknowledge(
         by: The user.
         reason: Why they no longer count.
         outcome: What became of the GPUs; None if that is not known.
+        faulty: The GPUs with known faults, which are acknowledged, too, by UUID; see
+            :func:`unworked`.
 
     Returns:
         What was acknowledged, by UUID.
@@ -309,17 +320,18 @@ def acknowledge(
         ValueError: It is not a file of verified work.
     """
     done: dict[str, StoredAcknowledgement] = {}
-    if not path.exists():
+    if not path.exists() and not faulty:
         return done
     with _locked(path):
         gpus = read(path)
         for uuid in uuids:
-            work = gpus.get(uuid)
+            work = gpus.get(uuid, faulty.get(uuid))
             if work is None:
                 continue
             before = work.acknowledged
             is_later = outcome is not None and bool(before)
-            if not (proof_of(work).wrong or is_later or outcome is RepairOutcome.CONFIRMED):
+            is_confirmed = outcome is RepairOutcome.CONFIRMED
+            if not (proof_of(work).wrong or is_later or is_confirmed or uuid in faulty):
                 continue
             done[uuid] = StoredAcknowledgement(
                 at=round(time.time(), 3),

@@ -92,7 +92,7 @@ class RepairOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgedResults(ResponseType):
-    """Wrong results of a GPU that no longer count, as an administrator has said why."""
+    """Wrong results of a GPU, or its faults, that no longer count, as an administrator has said."""
 
     at: datetime
     #: The user who acknowledged them, or else the transport.

@@ -47,6 +47,7 @@ from sentinel.protocol.views import (
     GpuView,
     HandoverView,
     HostView,
+    KnownFaults,
     LogRecord,
     Phase,
     Reservation,
@@ -88,6 +89,8 @@ class FakeSupervisor:
     allocations: dict[str, Allocation] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     phase: Phase = Phase.OCCUPYING
+    #: What earlier daemons knew of GPUs.
+    known_faults: tuple[KnownFaults, ...] = ()
     #: The memory of stopped stressors is not freed.
     keeps_memory: bool = False
     simulated: bool = False
@@ -114,6 +117,7 @@ class FakeSupervisor:
             expected_gpus=2,
             reservations=tuple(self.reservations.values()),
             allocations=tuple(self.allocations.values()),
+            known_faults=self.known_faults,
         )
 
     @property

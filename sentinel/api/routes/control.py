@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -22,11 +22,11 @@ from sentinel.api.bodies import (
 )
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
-from sentinel.api.stores import Acknowledged
 from sentinel.config.changes import check_listed
 from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.toml_text import parse_toml
+from sentinel.host.verified_store import StoredWork, unworked
 from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.commands import (
@@ -39,8 +39,9 @@ from sentinel.protocol.commands import (
     StartBurnin,
     StopDaemon,
 )
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import ACKNOWLEDGED, BurninRunView, KnownFaults
+from sentinel.protocol.views import ACKNOWLEDGED, BurninRunView, GpuView, KnownFaults
 from sentinel.units import format_count
 
 control = APIRouter(tags=["control"])
@@ -116,8 +117,8 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
     """
     known = _known(context)
     chosen = select_known(body.gpus, known)
-    done = await context.verified.acknowledge(chosen, str(by), body.reason, body.outcome)
-    done += _only_faults(context, set(chosen) - {gpu.uuid for gpu in done})
+    faulty = _faulty(context)
+    done = await context.verified.acknowledge(chosen, str(by), body.reason, body.outcome, faulty)
     names = {gpu.uuid: f"GPU {gpu.uuid if gpu.index is None else gpu.index}" for gpu in known}
     if not done:
         listed = ", ".join(names[uuid] for uuid in chosen)
@@ -144,19 +145,13 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
     return Outcome(text=f"acknowledged {counts}", gpus=tuple(gpu.uuid for gpu in done))
 
 
-def _only_faults(context: ApiContext, uuids: Collection[str]) -> tuple[Acknowledged, ...]:
-    """Return the GPUs without wrong results whose known faults can be acknowledged."""
-    counted = {
-        view.uuid: view.findings_acknowledged
-        for view in context.views.gpus
-        if {fault.kind for fault in view.faults} & ACKNOWLEDGED
-    }
-    counted |= {one.gpu.uuid: 0 for one in _elsewhere(context) if one.xids}
-    return tuple(
-        Acknowledged(uuid=uuid, errors=0, findings=0, counted=counted[uuid])
-        for uuid in counted
-        if uuid in uuids
-    )
+def _faulty(context: ApiContext) -> dict[str, StoredWork]:
+    """Return the GPUs whose known faults can be acknowledged, as they are stored without work."""
+    found: list[GpuView | Gpu] = [
+        view for view in context.views.gpus if {fault.kind for fault in view.faults} & ACKNOWLEDGED
+    ]
+    found += [one.gpu for one in _elsewhere(context) if one.xids]
+    return {gpu.uuid: unworked(gpu) for gpu in found}
 
 
 def _elsewhere(context: ApiContext) -> list[KnownFaults]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.cli.daemon.known_faults import acknowledge_stored
+from sentinel.cli.daemon.known_faults import acknowledge_stored, stored_faults
 from sentinel.client import connect
 from sentinel.config.gpu_selection import KnownGpu, select_known
 from sentinel.errors import (
@@ -19,7 +19,7 @@ from sentinel.errors import (
 )
 from sentinel.host import verified_store
 from sentinel.host.lookups import look_up
-from sentinel.protocol.api_types import Outcome, RepairOutcome
+from sentinel.protocol.api_types import AcknowledgedResults, Outcome, RepairOutcome
 from sentinel.units import format_count
 
 #: As long as a daemon allows.
@@ -105,11 +105,15 @@ def _without_owner(
     try:
         return _by_daemon(uuids, reason, outcome, sockets)
     except (ConflictError, NoSuchGpuError):
-        faults = acknowledge_stored(path.parent, uuids)
-        if not faults:
+        if not _faulty(path).keys() & set(uuids):
             raise
-    text = f"acknowledged faults of {', '.join(faults)} that no running daemon knows"
-    return Outcome(text=text, gpus=tuple(faults))
+        return None
+
+
+def _faulty(path: Path) -> dict[str, verified_store.StoredWork]:
+    """Return the GPUs whose stored faults can be acknowledged; see ``verified_store.unworked``."""
+    faults = (one for one in stored_faults(path.parent) if one.xids)
+    return {one.gpu.uuid: verified_store.unworked(one.gpu) for one in faults}
 
 
 def _in_file(
@@ -127,18 +131,20 @@ def _in_file(
             remedy = "Run this as that user: the file would no longer be readable to it."
             raise AccessDeniedError(f"{path} belongs to another user", remedy)
         user = look_up(os.getuid()) or f"user {os.getuid()}"
-        done = verified_store.acknowledge(path, uuids, user, reason, outcome)
-        faults = acknowledge_stored(path.parent, uuids)
+        done = verified_store.acknowledge(path, uuids, user, reason, outcome, _faulty(path))
+        acknowledge_stored(path.parent, uuids)
     except OSError as error:
         raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no file of verified work: {error}") from None
-    texts = {
-        uuid: f"{format_count(one.errors + one.findings, 'wrong result')} of {uuid}"
-        for uuid, one in done.items()
-    }
-    texts = {uuid: f"faults of {uuid}" for uuid in faults} | texts
-    if not texts:
+    if not done:
         raise ConflictError(f"no wrong results or XIDs count against {', '.join(uuids)}")
-    counts = "; ".join(texts.values())
-    return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(texts))
+    counts = "; ".join(f"{count_of(one)} of {uuid}" for uuid, one in done.items())
+    text = f"acknowledged {counts}; no running daemon knew of it"
+    return Outcome(text=text, gpus=tuple(done))
+
+
+def count_of(results: verified_store.StoredAcknowledgement | AcknowledgedResults) -> str:
+    """Count what was acknowledged; without wrong results, it was faults."""
+    wrong = results.errors + results.findings
+    return format_count(wrong, "wrong result") if wrong else "faults"

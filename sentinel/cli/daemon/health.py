@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +16,7 @@ from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.node_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.daemon.acknowledgement import acknowledge
+from sentinel.cli.daemon.acknowledgement import acknowledge, count_of
 from sentinel.cli.daemon.known_cards import (
     REQUIRED,
     Card,
@@ -42,7 +41,6 @@ from sentinel.errors import (
 )
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import locate, simulated_folder
-from sentinel.host.paths import SOCKET_VARIABLE
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.units import format_count, format_duration
 
@@ -135,7 +133,7 @@ def command(
     it was replaced. Reports of burn-ins and fleets count confirmed faults, also those of GPUs
     without wrong results: Sentinel has not found them.
     """
-    if not simulated and not (socket or os.environ.get(SOCKET_VARIABLE)):
+    if not simulated and not socket:
         _judge_choice(strict=strict or required is not None)
     requirement = _requirement(required, level, max_age_s)
     folder = simulated_folder(chosen=simulated)
@@ -325,11 +323,11 @@ def _lines(cards: Sequence[Card]) -> Iterator[str]:
         if card.burnin is not None and (why := card.burnin.not_taken_back) is not None:
             yield f"GPU {card.index}: the FAIL of {card.burnin.plan} stands: {why}"
         for results in () if card.verified is None else card.verified.acknowledged:
-            count = format_count(results.errors + results.findings, "wrong result")
             when = f"{results.at:%Y-%m-%d %H:%M}"
             outcome = f", {results.outcome}" if results.outcome else ""
             yield printable(
-                f"{name}: {count} acknowledged {when} by {results.by}{outcome}: {results.reason}"
+                f"{name}: {count_of(results)} acknowledged {when} by {results.by}{outcome}:"
+                f" {results.reason}"
             )
 
 

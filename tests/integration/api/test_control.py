@@ -12,7 +12,13 @@ import pytest
 from sentinel.host import verified_store
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level, PauseGpus
-from sentinel.protocol.views import VerifiedCounts, VerifiedWork
+from sentinel.protocol.views import (
+    FaultKind,
+    GpuFault,
+    KnownFaults,
+    VerifiedCounts,
+    VerifiedWork,
+)
 from tests.harness.api_harness import (
     UUIDS,
     ApiServer,
@@ -23,6 +29,7 @@ from tests.harness.api_harness import (
     used_gpu,
 )
 from tests.harness.sentinel_process import eventually
+from tests.harness.world.gpus import fake_gpu
 
 #: A card that was at index 1 before, by another daemon.
 OLD = StoredWork(
@@ -86,6 +93,21 @@ def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiS
     check_problem(again, 409, "conflict")
     find_errors(api, 5, findings=1)
     assert acknowledge(api, "0").body["text"] == "acknowledged 2 wrong results of GPU 0"
+
+
+def test_who_acknowledged_faults_alone_is_on_disk_too(api: ApiServer) -> None:
+    """Those of a GPU of the daemon, and of one that only an ended daemon had."""
+    fault = GpuFault(kind=FaultKind.XID, text="XID 48", remedy="reset the GPU")
+    gone = KnownFaults(gpu=fake_gpu(9), xids=(48,))
+    with api.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[1]] = replace(used_gpu(1), faults=(fault,))
+    api.set(known_faults=(gone,))
+    eventually(lambda: ask(api, "GET", "/v1/gpus/1").body["faults"])
+    done = acknowledge(api, "1", gone.gpu.uuid)
+    assert done.body["text"] == "acknowledged faults of GPU 1; faults of GPU 9"
+    for uuid in (UUIDS[1], gone.gpu.uuid):
+        (stored,) = on_disk(api, uuid).acknowledged
+        assert (stored.errors, stored.findings, stored.reason) == (0, 0, "replaced the riser")
 
 
 def test_a_range_of_gpus_is_its_gpus(api: ApiServer) -> None:

@@ -283,11 +283,19 @@ def test_what_a_daemon_of_simulated_gpus_knows_counts_against_no_real_one(
     assert found["GPU-simulated"].faults == ("XID 48: double bit ECC error: reset the GPU",)
 
 
+@pytest.mark.parametrize("by", ["", "variable"])
 @pytest.mark.parametrize("flags", ["--strict", "--npd --strict", "--require pass"])
 def test_simulated_gpus_of_the_only_daemon_are_accepted_only_if_chosen(
-    add: Callable[..., StubDaemon], tmp_path: Path, cli: CommandLine, flags: str
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    cli: CommandLine,
+    flags: str,
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add("simulated", simulated=str(tmp_path / "simulated"), simulate=1)
+    if by:  # one that was left set must fool no script
+        monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "simulated" / "sentinel.sock"))
     refusal = "the daemon has simulated GPUs, accepted only with --simulated"
     assert refusal in cli("health", *flags.split(), code=2).err
     for chosen in (["--simulated"], ["--socket", str(tmp_path / "simulated" / "sentinel.sock")]):
