@@ -85,7 +85,7 @@ SECTIONS = {
             "Serve the prolog, epilog and health check of Slurm.",
         ),
         "mcp": ("tools.programs:mcp_command", "Serve tools for agents (Model Context Protocol)."),
-        "completion": ("manpage:completion", "Print the completion for a shell."),
+        "completion": ("completion:completion", "Print the completion for a shell."),
     },
 }
 #: What a word is here that is a command of earlier versions, or of another program.

@@ -29,7 +29,7 @@ def explanations(state: State, seen: Observation) -> dict[str, Ruling]:
     """Return for each GPU the rule by which it is occupied or not.
 
     These are the rulings about a start, and for a GPU with a stressor what that does. The rules
-    and their times are in :mod:`sentinel.protocol.rules`.
+    and their times are in docs/reference/events.md.
     """
     found = {
         uuid: _explain(state, uuid, ruling) for uuid, ruling in starts.rulings(state, seen).items()
