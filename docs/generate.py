@@ -150,25 +150,27 @@ def levels() -> str:
 
 def evidence_of_a_pass() -> str:
     """Return the table of what a burn-in must have judged for a PASS."""
-    from sentinel.burnin.checks.required_evidence import REQUIRED
+    from sentinel.burnin.checks.required_evidence import MODELS, REQUIRED
 
     rows = []
     for one in REQUIRED:
         joint = " or " if one.any_of else ", "
         checks = joint.join(f"`{check}`" for check in one.checks)
         when = "plans with a steady phase" if one.steady else ""
-        models = "data-centre models" if one.models is not None else ""
-        if one.checks == ("temperature.memory",) and one.models is not None:
-            models = one.models.pattern.strip("\\b()").replace("|", ", ")
+        models = "data-centre models" if one.models else ""
+        if one.models == "with a memory thermometer":
+            models = MODELS[one.models].pattern.strip("\\b()").replace("|", ", ")
         rows.append((one.what, checks, "; ".join(filter(None, (when, models)))))
     return _table(("Evidence", "Checks", "Always needed on"), rows)
 
 
 def required_groups() -> str:
     """Return the table of what must have been read of a GPU."""
-    from sentinel.burnin.checks.required_readings import REQUIRED
-
-    rows = [(one.name, ", ".join(f"`{name}`" for name in one.checks), one.why) for one in REQUIRED]
+    groups = tomllib.loads((DOCS.parent / "sentinel/burnin/checks/required.toml").read_text())
+    rows = [
+        (one["name"], ", ".join(f"`{name}`" for name in one["checks"]), one["why"])
+        for one in groups["readings"]
+    ]
     return _table(("Of these, one at least", "Checks", "Because"), rows)
 
 
