@@ -28,14 +28,7 @@ from sentinel.config.changes import file_lines
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
-from sentinel.config.sources import (
-    NAME,
-    Sources,
-    checked,
-    file_to_write,
-    in_effect,
-    read_file,
-)
+from sentinel.config.sources import NAME, Sources, checked, file_to_write, in_effect, read_file
 from sentinel.config.specs import shadowed
 from sentinel.errors import (
     ConfigError,

@@ -17,12 +17,7 @@ from sentinel.core.occupancy import Ruling, by_stressor
 from sentinel.core.state import State, kept_free
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
-from sentinel.protocol.views import (
-    GpuView,
-    HandoverView,
-    HostView,
-    Phase,
-)
+from sentinel.protocol.views import GpuView, HandoverView, HostView, Phase
 
 
 def explanations(state: State, seen: Observation) -> dict[str, Ruling]:
