@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +11,8 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     InfoMetricFamily,
 )
+
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: The labels of a GPU, as in dcgm-exporter. Its `hostname` was `Hostname` until its commit d5e5f51
 #: of 2026-05-12. `promtool check metrics` rejects its `modelName`, so the name here is
@@ -56,8 +56,7 @@ class Metric:
 
 def _read() -> Iterator[Metric]:
     """Read the table that comes with Sentinel."""
-    text = pkgutil.get_data("sentinel.api", "metrics.toml") or b""
-    for group in tomllib.loads(text.decode())["group"]:
+    for group in shipped_table("sentinel.api", "metrics.toml")["group"]:
         prefix, common = ("gpu_", GPU_LABELS) if group.get("of_gpu") else ("", ())
         for row in group["metrics"]:
             yield Metric(

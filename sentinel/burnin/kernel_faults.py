@@ -6,14 +6,13 @@ hostile line takes linear time.
 
 from __future__ import annotations
 
-import pkgutil
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sentinel.protocol.gpu_names import ADDRESS, device_of, parse_address
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: Equal events of one device within so many seconds are one: Sentinel's own number. Two sources
 #: report one XID within that time, too: NVML delivers it milliseconds after the kernel's record,
@@ -57,7 +56,7 @@ def _patterns(table: str, before: str = "") -> tuple[tuple[str, re.Pattern[str]]
 
 
 #: The words and patterns of lines.
-_LINES = tomllib.loads((pkgutil.get_data("sentinel.burnin", "fault_lines.toml") or b"").decode())
+_LINES = shipped_table("sentinel.burnin", "fault_lines.toml")
 #: PCIe errors after their device, and lines of NVIDIA's driver, by kind.
 _PCIE = _patterns("pcie", rf"(?<![\w.+-]){_DEVICE}")
 _NVRM = _patterns("nvrm")

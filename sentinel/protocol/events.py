@@ -10,12 +10,12 @@ A sentence is a template:
 
 from __future__ import annotations
 
-import pkgutil
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: What only the log gets, at the debug level: at the rate of the checks, it would crowd all else
 #: out of the history and the last lines of the status.
@@ -65,8 +65,6 @@ class EventType:
 
 def _read() -> Mapping[str, EventType]:
     """Read the catalogue that comes with Sentinel."""
-    text = pkgutil.get_data("sentinel.protocol", "events.toml") or b""
-    table = tomllib.loads(text.decode())
     events = {
         name: EventType(
             name=name,
@@ -75,7 +73,7 @@ def _read() -> Mapping[str, EventType]:
             sentence=" ".join(declared["sentence"].split()),
             host=declared.get("host", False),
         )
-        for name, declared in table.items()
+        for name, declared in shipped_table("sentinel.protocol", "events.toml").items()
         if name != "shared"
     }
     return MappingProxyType(events)

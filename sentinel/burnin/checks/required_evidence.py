@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import TypeVar
 
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.counter_checks import DATA_CENTRE
 from sentinel.burnin.checks.link_checks import links_of
 from sentinel.protocol.codec import from_json
+from sentinel.protocol.shipped_tables import shipped_table
 
 T = TypeVar("T")
 
@@ -49,8 +48,8 @@ class Required:
 
 def required(kind: type[T], name: str) -> tuple[T, ...]:
     """Read one of the tables of required.toml."""
-    text = resources.files(__package__).joinpath("required.toml").read_text()
-    return tuple(from_json(kind, row, name) for row in tomllib.loads(text)[name])
+    rows = shipped_table("sentinel.burnin.checks", "required.toml")[name]
+    return tuple(from_json(kind, row, name) for row in rows)
 
 
 #: Everything that must have been judged.
