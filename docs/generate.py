@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from event_texts import Field
+
     from sentinel.burnin.checks.check import Check
-    from sentinel.protocol.events import Field
 
 DOCS = Path(__file__).resolve().parent
 # Of the tree in which this lies, and not an installed one.
-sys.path.insert(0, str(DOCS.parent))
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -87,17 +88,19 @@ def events_of_host() -> str:
 
 
 def _events(*, of_host: bool) -> str:
-    from sentinel.protocol.events import EVENTS
+    from event_texts import event_texts
+
+    from sentinel.protocol.events import HOST_EVENTS
 
     rows = [
         (
             # The anchor that a heading with this name would have.
-            f'<a id="{one.name.replace(".", "")}"></a>`{one.name}`',
-            one.description,
-            "<br>".join(_field(field) for field in one.fields),
+            f'<a id="{name.replace(".", "")}"></a>`{name}`',
+            text.description,
+            "<br>".join(_field(field) for field in text.fields),
         )
-        for one in EVENTS.values()
-        if one.host == of_host
+        for name, text in event_texts().items()
+        if (name in HOST_EVENTS) == of_host
     ]
     return _table(("Event", "When", "Fields"), rows)
 
@@ -110,17 +113,6 @@ def _field(field: Field) -> str:
             kind = kind.replace(unit, "").strip()
     kind = re.sub(r"^text\b", "", kind).strip()
     return f"`{field.name}`" + (kind and f" ({kind})") + (field.text and f": {field.text}")
-
-
-def rules() -> str:
-    """Return the table of the rules by which a GPU is occupied or not."""
-    from sentinel.protocol.rules import RULES
-
-    rows = [
-        (f"`{one.name}`", one.text + (f" (*until {one.time}*)" if one.time else ""))
-        for one in RULES.values()
-    ]
-    return _table(("Rule", "Decides while"), rows)
 
 
 def metrics_of_daemon() -> str:
@@ -158,25 +150,27 @@ def levels() -> str:
 
 def evidence_of_a_pass() -> str:
     """Return the table of what a burn-in must have judged for a PASS."""
-    from sentinel.burnin.checks.required_evidence import REQUIRED
+    from sentinel.burnin.checks.required_evidence import MODELS, REQUIRED
 
     rows = []
     for one in REQUIRED:
         joint = " or " if one.any_of else ", "
         checks = joint.join(f"`{check}`" for check in one.checks)
         when = "plans with a steady phase" if one.steady else ""
-        models = "data-centre models" if one.models is not None else ""
-        if one.checks == ("temperature.memory",) and one.models is not None:
-            models = one.models.pattern.strip("\\b()").replace("|", ", ")
+        models = "data-centre models" if one.models else ""
+        if one.models == "with a memory thermometer":
+            models = MODELS[one.models].pattern.strip("\\b()").replace("|", ", ")
         rows.append((one.what, checks, "; ".join(filter(None, (when, models)))))
     return _table(("Evidence", "Checks", "Always needed on"), rows)
 
 
 def required_groups() -> str:
     """Return the table of what must have been read of a GPU."""
-    from sentinel.burnin.checks.required_readings import REQUIRED
-
-    rows = [(one.name, ", ".join(f"`{name}`" for name in one.checks), one.why) for one in REQUIRED]
+    groups = tomllib.loads((DOCS.parent / "sentinel/burnin/checks/required.toml").read_text())
+    rows = [
+        (one["name"], ", ".join(f"`{name}`" for name in one["checks"]), one["why"])
+        for one in groups["readings"]
+    ]
     return _table(("Of these, one at least", "Checks", "Because"), rows)
 
 
@@ -201,13 +195,11 @@ def needs_of_a_pass() -> str:
 
 def fields_of_a_node() -> str:
     """Return the table of the fields of an expectation."""
-    from sentinel.config.expectation import GPU_FIELDS, PORT_FIELDS
+    from schemas import GPU_FIELDS, NODE_FIELDS
 
-    tables = ((GPU_FIELDS, "a GPU"), (PORT_FIELDS, "a port"))
     rows = [
-        (f"`{name}`", of, one.help.rstrip("."), f"`{one.example}`")
-        for fields, of in tables
-        for name, one in fields.items()
+        (f"`{name}`", "a GPU" if name in GPU_FIELDS else "a port", text.rstrip("."), f"`{example}`")
+        for name, (text, example) in NODE_FIELDS.items()
     ]
     return _table(("Key", "Of", "Meaning", "Example"), rows)
 
@@ -425,7 +417,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "options": options,
     "events of a GPU": events_of_gpu,
     "events of the host": events_of_host,
-    "rules": rules,
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,
     "levels": levels,
@@ -458,7 +449,7 @@ def generated(document: str) -> str:
 
 def manual_page() -> str:
     """Return the manual page."""
-    from sentinel.cli.manpage import page
+    from manual_page import page
 
     return page()
 
@@ -472,21 +463,21 @@ def openapi() -> str:
 
 def config_schema() -> str:
     """Return the JSON Schema of the configuration file."""
-    from sentinel.cli.tools.config import json_schema
+    import schemas
 
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return json.dumps(schemas.config_schema(), indent=2) + "\n"
 
 
 def node_schema() -> str:
     """Return the JSON Schema of an expectation."""
-    from sentinel.config.expectation import json_schema
+    import schemas
 
-    return json.dumps(json_schema(), indent=2) + "\n"
+    return json.dumps(schemas.node_schema(), indent=2) + "\n"
 
 
 def completion(shell: str) -> str:
     """Return the completion for a shell."""
-    from sentinel.cli.manpage import completion_script
+    from sentinel.cli.completion import completion_script
 
     return completion_script(shell)
 

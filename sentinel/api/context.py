@@ -24,12 +24,7 @@ from sentinel.api.notifier import Notifier
 from sentinel.api.settings import DaemonSettings
 from sentinel.api.snapshots import Views
 from sentinel.api.stores import BurninVerdicts, StoreWriter, VerifiedTotal
-from sentinel.api.supervisor_link import (
-    Bound,
-    ProcessWatch,
-    SupervisorLink,
-    SupervisorMessage,
-)
+from sentinel.api.supervisor_link import Bound, ProcessWatch, SupervisorLink, SupervisorMessage
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import verified_store
 from sentinel.host.paths import shared_folder
@@ -48,12 +43,7 @@ from sentinel.protocol.commands import (
     StopDaemon,
 )
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import (
-    GpuView,
-    HostView,
-    LogRecord,
-    SessionsView,
-)
+from sentinel.protocol.views import GpuView, HostView, LogRecord, SessionsView
 
 T = TypeVar("T")
 

@@ -63,58 +63,6 @@ VERDICTS = {
     "N/A": "not_applicable",
 }
 
-#: Metrics of a GPU's state, by the field of GpuView.
-_STATE = {
-    "memory_total": "memory_size_bytes",
-    "held": "memory_held_bytes",
-    "budget": "memory_budget_bytes",
-    "multiplier": "multiplier_ratio",
-    "leaked": "leaked",
-    "share": "stressor_share_ratio",
-    "iterations_per_s": "stressor_iterations_per_second",
-    "flops_per_s": "stressor_flops_per_second",
-    "bytes_per_s": "stressor_bytes_per_second",
-}
-#: Measured metrics, by the field of GpuView, of Telemetry or of both.
-MEASURED = {
-    "memory_used": "memory_used_bytes",
-    "memory_foreign": "memory_foreign_bytes",
-    "memory_reserved": "memory_reserved_bytes",
-    "utilization": "utilization_ratio",
-    "memory_utilization": "memory_utilization_ratio",
-    "temperature_c": "temperature_celsius",
-    "memory_temperature_c": "memory_temperature_celsius",
-    "temperature_margin_c": "temperature_margin_celsius",
-    "slowdown_c": "slowdown_temperature_celsius",
-    "maximum_c": "maximum_temperature_celsius",
-    "shutdown_c": "shutdown_temperature_celsius",
-    "memory_maximum_c": "memory_maximum_temperature_celsius",
-    "power_w": "power_watts",
-    "power_limit_w": "power_limit_watts",
-    "energy_j": "energy_joules_total",
-    "power_throttled_s": "power_throttled_seconds_total",
-    "thermal_throttled_s": "thermal_throttled_seconds_total",
-    "pcie_generation": "pcie_generation",
-    "pcie_width": "pcie_width",
-    "pcie_replays_total": "pcie_replays_total",
-    "nvlink_tx_bytes_total": "nvlink_transmitted_bytes_total",
-    "nvlink_rx_bytes_total": "nvlink_received_bytes_total",
-    "remap_pending": "row_remap_pending",
-    "remap_failed": "row_remap_failed",
-    "fan_share": "fan_speed_ratio",
-    "performance_state": "performance_state",
-}
-#: Measured clocks; the fields are in MHz.
-_CLOCKS = {"sm_clock_mhz": "sm_clock_hertz", "memory_clock_mhz": "memory_clock_hertz"}
-_HZ_PER_MHZ = 1e6
-#: Measured totals with a label `type`.
-_TYPES = {
-    "ecc_corrected_total": ("ecc_errors_total", "corrected"),
-    "ecc_uncorrected_total": ("ecc_errors_total", "uncorrected"),
-    "remapped_corrected_total": ("remapped_rows_total", "corrected"),
-    "remapped_uncorrected_total": ("remapped_rows_total", "uncorrected"),
-}
-
 #: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
 _TEXT = "text/plain;version=0.0.4"
 _OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -334,28 +282,28 @@ class _GpuMetrics:
     def add_values(self) -> None:
         """Add the state, and fresh measurements."""
         view, telemetry = self._view, self._view.telemetry
-        for field, name in _STATE.items():
-            self.add(name, getattr(view, field))
         self.add("allocated_processes", len(view.allocated_processes))
         if view.occupancy != "UNKNOWN":
             self.add("foreign_processes", len(view.processes))
         usage = read_usage(view.pid) if view.pid is not None else None
         self.add("stressor_resident_memory_bytes", usage.resident if usage is not None else None)
-        measured = {}
-        if self._fresh(view.read):
-            measured = {name: value for name, value in vars(view).items() if value is not None}
+        sources: list[object] = [view] if self._fresh(view.read) else []
         if telemetry is not None and self._fresh(telemetry.at):
-            measured |= {
-                name: value for name, value in vars(telemetry).items() if value is not None
-            }
+            sources.append(telemetry)
             self._add_reasons(telemetry)
-        for field, name in MEASURED.items():
-            self.add(name, measured.get(field))
-        for field, name in _CLOCKS.items():
-            clock = measured.get(field)
-            self.add(name, clock * _HZ_PER_MHZ if clock is not None else None)
-        for field, (name, kind) in _TYPES.items():
-            self.add(name, measured.get(field), kind)
+        measured = {
+            name: value
+            for source in sources
+            for name, value in vars(source).items()
+            if value is not None
+        }
+        for metric in METRICS:
+            shown = measured if metric.measured else vars(view)
+            for label, field in metric.fields.items():
+                value = shown.get(field)
+                if value is not None:
+                    name = metric.name.removeprefix("sentinel_gpu_")
+                    self.add(name, value * metric.factor, *filter(None, [label]))
 
     def _add_reasons(self, telemetry: Telemetry) -> None:
         if telemetry.reasons is not None:

@@ -20,13 +20,7 @@ from sentinel.host.timed_file import Clocks, TimedFile
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import (
-    GpuView,
-    KnownFaults,
-    Reservation,
-    Session,
-    VerifiedCounts,
-)
+from sentinel.protocol.views import GpuView, KnownFaults, Reservation, Session, VerifiedCounts
 
 T = TypeVar("T", Reservation, Session, KnownFaults)
 

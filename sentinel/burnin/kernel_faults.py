@@ -1,6 +1,7 @@
 """Faults in the kernel's log that have no XID: NVSwitch SXids, PCIe errors, lines of NVRM. Pure.
 
-Each pattern matches one line, and its repetitions have bounds: a hostile line takes linear time.
+Each pattern, here and in fault_lines.toml, matches one line, and its repetitions have bounds: a
+hostile line takes linear time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sentinel.protocol.gpu_names import ADDRESS, device_of, parse_address
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: Equal events of one device within so many seconds are one: Sentinel's own number. Two sources
 #: report one XID within that time, too: NVML delivers it milliseconds after the kernel's record,
@@ -39,86 +41,25 @@ _WORDS = {"fatal": "fatal", "nonfatal": "non_fatal"}
 _DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}): {{1,4}}"
 _SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
 _SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
-#: The kinds of PCIe errors and the patterns after the device; the first that matches counts. One
-#: without a word of severity follows ``severity``.
-_PCIE = tuple(
-    (kind, re.compile(rf"(?<![\w.+-]){_DEVICE}{pattern}", re.IGNORECASE))
-    for kind, pattern in (
-        (
-            "",
-            rf"(?:AER: )?(?:Multiple )?{_SEVERITY} error (?:message )?received{_SOURCE}",
-        ),
-        ("", rf"(?:AER: )?PCIe Bus Error: severity={_SEVERITY}"),
-        (
-            "aer.unrecovered",
-            r"AER: {1,4}(?:can't recover|(?:subordinate )?device [\w ]{0,20}failed)",
-        ),
-        ("aer.non_fatal", r"(?:AER: )?aer_uncor_severity:"),
-        ("aer.corrected", r"(?:AER: )?aer_status:"),
-        ("aer.contained", r"DPC: containment event"),
-        ("aer.link_down", r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
-        (
-            "aer.inaccessible",
-            (
-                r"(?:(?:Unable to|can't) change power state .{1,40}?"
-                r"(?:device|config space) inaccessible"
-                r"|not ready \d{1,9}ms after [\w ]{1,40}; giving up)"
-            ),
-        ),
-        ("aer.inaccessible", r"PCIe link lost"),
-        ("aer.retrained", r"broken device, retraining non-functional downstream link"),
-    )
-)
-_PCIE_WORDS = (
-    "AER:",
-    "PCIe Bus Error",
-    "aer_",
-    "DPC:",
-    "pciehp:",
-    "inaccessible",
-    "; giving up",
-    "link lost",
-    "retraining non-functional",
-)
 
-_NVRM = tuple(
-    (kind, re.compile(pattern, re.IGNORECASE))
-    for kind, pattern in (
-        (
-            "nvrm.off_bus",
-            r"\b(?:fallen|fell|falls?|falling) off the bus\b|GPU_IS_LOST|\bGPU is lost\b",
-        ),
-        (
-            "nvrm.reset",
-            (
-                r"\b(?:needs? to|must) be reset\b|\b(?:requires?|needs?) (?:a )?(?:GPU )?reset\b"
-                r"|\breset (?:is )?(?:now )?required\b|\brequiring os reboot\b"
-            ),
-        ),
-        ("nvrm.power", r"\bdoes not have the necessary power cables\b"),
-        ("nvrm.init", r"\bRmInitAdapter failed|\brm_init_adapter failed"),
-        (
-            "nvrm.probe_failed",
-            (
-                r"\bprobe routine failed for"
-                r"|\bNone of the NVIDIA (?:\w{1,20} ){1,2}were initialized"
-                r"|\bPCI I/O region assigned to your NVIDIA device is invalid"
-            ),
-        ),
-        ("nvrm.not_probed", r"\bprobe routine was not called for"),
-        (
-            "nvrm.gsp",
-            (
-                r"(?:\b(?:GSP|LibOS)\b|\b_?kgsp\w{1,60}).{0,80}?"
-                r"\b(?:timed out|timeout|crash(?:ed)?|halted|hung)\b"
-                r"|\b(?:timed out|timeout)\b.{0,80}?\bGSP\b|HeartbeatTimedOut: "
-                r"|\bGSP-CRASHCAT\b|\bRate limiting GSP RPC error\b"
-            ),
-        ),
-        ("nvrm.watchdog", r"\bRC watchdog: GPU is probably locked\b"),
-        ("nvrm.nvlink", r"\bknvlink\w{1,60}: .{0,80}?\bfailed\b"),
-    )
-)
+
+def _patterns(table: str, before: str = "") -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Compile a table of fault_lines.toml: kinds, each with what its lines match."""
+    parts = {"{severity}": _SEVERITY, "{source}": _SOURCE}
+    found = []
+    for row in _LINES[table]:
+        text = f"{before}(?:{'|'.join(row['any'])})"
+        for name, part in parts.items():
+            text = text.replace(name, part)
+        found.append((row["kind"], re.compile(text, re.IGNORECASE)))
+    return tuple(found)
+
+
+#: The words and patterns of lines.
+_LINES = shipped_table("sentinel.burnin", "fault_lines.toml")
+#: PCIe errors after their device, and lines of NVIDIA's driver, by kind.
+_PCIE = _patterns("pcie", rf"(?<![\w.+-]){_DEVICE}")
+_NVRM = _patterns("nvrm")
 #: The kernel's own line, of version 6.7 and older, and of newer ones.
 _NOT_PROBED = re.compile(
     rf"nvidia(?:: probe of)? ({ADDRESS})(?: failed|: probe with driver nvidia failed)"
@@ -207,7 +148,7 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
             at=at,
             text=line[match.start() :][:MAX_TEXT].strip(),
         )
-    if any(word in line for word in _PCIE_WORDS):
+    if any(word in line for word in _LINES["pcie_words"]):
         return _pcie_fault(line, at)
     for kind, pattern in _HOST:
         if (match := pattern.search(line)) is not None:

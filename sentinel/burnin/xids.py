@@ -9,13 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.burnin.kernel_faults import (
-    MAX_TEXT,
-    SAME_S,
-    KernelFault,
-    MessageJoiner,
-    find_address,
-)
+from sentinel.burnin.kernel_faults import MAX_TEXT, SAME_S, KernelFault, MessageJoiner, find_address
 from sentinel.protocol.gpu_names import device_of
 
 #: How the line of an XID begins.

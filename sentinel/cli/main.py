@@ -15,6 +15,7 @@ from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.process_setup import open_missing_streams
 from sentinel.protocol import __version__
+from sentinel.protocol.shipped_tables import shipped_table
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -85,42 +86,8 @@ SECTIONS = {
             "Serve the prolog, epilog and health check of Slurm.",
         ),
         "mcp": ("tools.programs:mcp_command", "Serve tools for agents (Model Context Protocol)."),
-        "completion": ("manpage:completion", "Print the completion for a shell."),
+        "completion": ("completion:completion", "Print the completion for a shell."),
     },
-}
-#: What a word is here that is a command of earlier versions, or of another program.
-_ELSEWHERE = {
-    "shutdown": "stop",
-    "off": "stop",
-    "kill": "stop",
-    "on": "start",
-    "launch": "start --paused",
-    "serve": "start",
-    "service-stop": "stop",
-    "enable": "resume",
-    "disable": "pause",
-    "drain": "pause",
-    "release": "pause",
-    "page": "status --page",
-    "daemons": "status --daemons",
-    "unreserve": "reserve --cancel ID",
-    "reservations": "reserve --list",
-    "deallocate": "allocate --cancel ID",
-    "allocations": "allocate --list",
-    "goldens": "workloads goldens",
-    "selftest": "workloads selftest",
-    "try": "workloads try",
-    "ls": "status --list",
-    "ps": "status",
-    "watch": "status --watch",
-    "queue": "reserve --list",
-    "attach": "burnin attach",
-    "cancel": "burnin cancel",
-    "once": "run --once",
-    "list": "status --list",
-    "list-gpus": "status --list",
-    "events": "logs",
-    "simulate-job": "demo job",
 }
 #: The options of the program itself; all others are those of `run`.
 _OWN_OPTIONS = ("--help", "-h", "--version", "-V")
@@ -137,11 +104,12 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
         rest: What follows it.
     """
     what = f"there is no command {word!r}"
-    if word in _ELSEWHERE:
+    elsewhere = shipped_table("sentinel.cli", "elsewhere.toml")
+    if word in elsewhere:
         import shlex  # slow to import
 
         given = shlex.join(rest)
-        command = _ELSEWHERE[word].removesuffix(" ID" if given else "")
+        command = elsewhere[word].removesuffix(" ID" if given else "")
         if command == "stop" and rest and not rest[0].startswith("-"):
             command = "pause"  # of these GPUs: stop ends the daemon
         pid = failures.for_pid(what, rest) if command in {"pause", "stop"} else None

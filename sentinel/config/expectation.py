@@ -48,48 +48,24 @@ class Kind(StrEnum):
     TEXT = "a text"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """One field of a GPU or of a port."""
-
-    kind: Kind
-    #: What it is, for people.
-    help: str
-    example: str
-
-
-#: The fields of a GPU, in the tables ``all`` and ``model``.
-GPU_FIELDS: Final[Mapping[str, Field]] = {
-    "memory_mib": Field(
-        kind=Kind.NUMBER, help="The memory, as `nvidia-smi` shows it.", example="81559"
-    ),
-    "driver": Field(kind=Kind.DECIMAL, help="The driver.", example='{min = "550.54.15"}'),
-    "vbios": Field(
-        kind=Kind.HEXADECIMAL, help="The VBIOS.", example='["96.00.74.00.1A", "96.00.A5.00.01"]'
-    ),
-    "power_limit_w": Field(
-        kind=Kind.NUMBER, help="The enforced power limit, all the time.", example="700"
-    ),
-    "ecc": Field(kind=Kind.FLAG, help="Whether ECC is on.", example="true"),
-    "mig": Field(kind=Kind.FLAG, help="Whether MIG is on.", example="false"),
-    "persistence": Field(kind=Kind.FLAG, help="Whether persistence mode is on.", example="true"),
-    "pcie_generation": Field(
-        kind=Kind.NUMBER,
-        help="What GPU and slot allow together; under load the link in use.",
-        example="5",
-    ),
-    "pcie_width": Field(kind=Kind.NUMBER, help="As `pcie_generation`, in lanes.", example="16"),
-    "nvlinks": Field(kind=Kind.NUMBER, help="The active NVLinks.", example="18"),
-    "nvlink_speed_mbps": Field(
-        kind=Kind.NUMBER, help="The speed of the slowest active NVLink.", example="26562"
-    ),
+#: What each field of a GPU may be, in the tables ``all`` and ``model``.
+GPU_FIELDS: Final[Mapping[str, Kind]] = {
+    "memory_mib": Kind.NUMBER,
+    "driver": Kind.DECIMAL,
+    "vbios": Kind.HEXADECIMAL,
+    "power_limit_w": Kind.NUMBER,
+    "ecc": Kind.FLAG,
+    "mig": Kind.FLAG,
+    "persistence": Kind.FLAG,
+    "pcie_generation": Kind.NUMBER,
+    "pcie_width": Kind.NUMBER,
+    "nvlinks": Kind.NUMBER,
+    "nvlink_speed_mbps": Kind.NUMBER,
 }
-#: The fields of a port, in the tables ``infiniband``, beside its name.
-PORT_FIELDS: Final[Mapping[str, Field]] = {
-    "state": Field(
-        kind=Kind.TEXT, help="The state; `ACTIVE` if it is not given.", example='"ACTIVE"'
-    ),
-    "rate_gbps": Field(kind=Kind.NUMBER, help="The rate in Gb/s.", example="400"),
+#: That of a port, in the tables ``infiniband``, beside its name.
+PORT_FIELDS: Final[Mapping[str, Kind]] = {
+    "state": Kind.TEXT,
+    "rate_gbps": Kind.NUMBER,
 }
 _BASES = {Kind.DECIMAL: 10, Kind.HEXADECIMAL: 16}
 
@@ -242,10 +218,10 @@ class _Parser:
             yield WantedPort(port=port, fields=self._fields(given, "infiniband", PORT_FIELDS))
 
     def _fields(
-        self, table: Mapping[str, Any], where: str, known: Mapping[str, Field] = GPU_FIELDS
+        self, table: Mapping[str, Any], where: str, known: Mapping[str, Kind] = GPU_FIELDS
     ) -> dict[str, Wanted]:
         self._only(table, known, where)
-        return {name: self._wanted(known[name].kind, table[name], where, name) for name in table}
+        return {name: self._wanted(known[name], table[name], where, name) for name in table}
 
     def _wanted(self, kind: Kind, value: Any, where: str, key: str) -> Wanted:
         has_least = isinstance(value, dict)
@@ -332,66 +308,3 @@ def _written(wanted: Wanted) -> str:
     values = [toml_value(value) for value in wanted.one_of]
     is_list = len(values) > 1 or wanted.kind is Kind.TEXT
     return f"[{', '.join(values)}]" if is_list else values[0]
-
-
-# --- the schema ------------------------------------------------------------------------------
-
-
-def json_schema() -> dict[str, Any]:
-    """Build the JSON Schema (2020-12) of a file."""
-    gpu = _table_schema(GPU_FIELDS)
-    port = _table_schema(PORT_FIELDS)
-    port["properties"] = {
-        "port": {"type": "string", "description": "The port, such as `mlx5_0/1`."},
-        **port["properties"],
-    }
-    port["required"] = ["port"]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What a node must be",
-        "type": "object",
-        "additionalProperties": False,
-        "minProperties": 1,
-        "properties": {
-            "gpus": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_GPUS,
-                "description": "The number of GPUs of the node.",
-            },
-            "serials": {
-                "type": "array",
-                "minItems": 1,
-                "uniqueItems": True,
-                "items": {"type": "string", "minLength": 1},
-                "description": "The serial numbers of its GPUs, all of them.",
-            },
-            "all": {**gpu, "description": "What every GPU must be."},
-            "model": {
-                "type": "object",
-                "additionalProperties": gpu,
-                "description": "What GPUs of a model must be; no other model may be there then.",
-            },
-            "infiniband": {
-                "type": "array",
-                "items": port,
-                "description": "The InfiniBand ports that must be there.",
-            },
-        },
-    }
-
-
-def _table_schema(fields: Mapping[str, Field]) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    for name, one in fields.items():
-        value: dict[str, Any] = {"type": "string", "minLength": 1}
-        if one.kind is Kind.FLAG:
-            value = {"type": "boolean"}
-        elif one.kind is Kind.NUMBER:
-            value = {"type": "number", "minimum": 0}
-        forms = [value, {"type": "array", "minItems": 1, "items": value}]
-        if one.kind not in {Kind.FLAG, Kind.TEXT}:
-            least = {"type": "object", "properties": {"min": value}, "required": ["min"]}
-            forms.append({**least, "additionalProperties": False})
-        properties[name] = {"description": one.help, "anyOf": forms}
-    return {"type": "object", "properties": properties, "additionalProperties": False}

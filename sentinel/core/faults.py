@@ -11,13 +11,7 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import Observation
 from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.gpu import Reading, Telemetry
-from sentinel.protocol.views import (
-    ROW_IN_USE,
-    UNCORRECTABLE,
-    FaultKind,
-    GpuFault,
-    KnownFaults,
-)
+from sentinel.protocol.views import ROW_IN_USE, UNCORRECTABLE, FaultKind, GpuFault, KnownFaults
 from sentinel.protocol.xids import XIDS, XidMeaning
 
 #: What to do about an XID, by NVIDIA's bucket of immediate actions; the first that applies counts.

@@ -181,7 +181,7 @@ _WHY_ENDING = {
 class Ruling:
     """The rule that allows or forbids a stressor, and its reason for people."""
 
-    #: One of :data:`sentinel.protocol.rules.RULES`.
+    #: One of docs/reference/events.md.
     rule: str
     reason: str
     #: When the rule may decide otherwise, by the monotonic clock; None if that is not known.

@@ -13,12 +13,7 @@ from sentinel.config.model import Config
 from sentinel.core.attribution import CONTEXT_BYTES, outstanding
 from sentinel.core.gpu_state import GpuState, Starting
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import (
-    GROWTH_SLACK_BYTES,
-    Announcement,
-    StartStage,
-    size_in_chunks,
-)
+from sentinel.protocol.stressor import GROWTH_SLACK_BYTES, Announcement, StartStage, size_in_chunks
 
 #: What kernels and libraries may take beside a context, in bytes: 192 MiB for ``gemm`` on an H200.
 LIBRARY_BYTES = 256 * 2**20

@@ -1,4 +1,4 @@
-"""Events and their types: word, kind, sentence, description and fields of each, of events.toml.
+"""Events and their types: word, kind and sentence of each, of events.toml.
 
 A sentence is a template:
 
@@ -6,21 +6,16 @@ A sentence is a template:
   cli/display/log_lines.py, for the web page in web/event_text.js.
 - ``[a|b]`` inserts the first alternative with all of its fields set; 0 and false count as not set.
 - ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
-
-Fields are text: ``name (type): meaning``, a line each, with further lines of one indented, and
-without a meaning that the name already has. docs/reference/events.md explains the types.
 """
 
 from __future__ import annotations
 
-import pkgutil
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: What only the log gets, at the debug level: at the rate of the checks, it would crowd all else
 #: out of the history and the last lines of the status.
@@ -28,9 +23,6 @@ DEBUG_EVENTS = frozenset({"gpu.checked"})
 
 #: What is repeated as often as `--status-every` says, and has the same as a table of the GPUs.
 PERIODIC_EVENTS = frozenset({"gpu.status", "burnin.progress"})
-
-#: A field, up to the next line that begins with a name and a type.
-_FIELD = re.compile(r"^(\w+) \((.+?)\)(?::\s+(.+?))?\s*(?=^\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +49,6 @@ class Kind(StrEnum):
     DETAIL = "detail"
 
 
-class Field(NamedTuple):
-    """One field of an event."""
-
-    name: str
-    #: The type and the unit, as text.
-    type: str
-    #: What the name and the type do not say; may be empty.
-    text: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class EventType:
     """One type of event."""
@@ -77,48 +59,24 @@ class EventType:
     kind: Kind
     #: The template of the sentence.
     sentence: str
-    #: When the event is published.
-    description: str
-    #: Its fields as text.
-    field_text: str
     #: Whether it is about the host. All others are about a GPU; those of the probe sometimes.
     host: bool
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The fields, in the order of the documents."""
-        found = _FIELD.finditer(self.field_text)
-        return tuple(Field(*map(_joined, match.groups(""))) for match in found)
 
 
 def _read() -> Mapping[str, EventType]:
     """Read the catalogue that comes with Sentinel."""
-    text = pkgutil.get_data("sentinel.protocol", "events.toml") or b""
-    table = tomllib.loads(text.decode())
-    shared: Mapping[str, str] = table.pop("shared")
-    events = {name: _event(name, declared, shared) for name, declared in table.items()}
+    events = {
+        name: EventType(
+            name=name,
+            word=declared["word"],
+            kind=Kind(declared["kind"]),
+            sentence=" ".join(declared["sentence"].split()),
+            host=declared.get("host", False),
+        )
+        for name, declared in shipped_table("sentinel.protocol", "events.toml").items()
+        if name != "shared"
+    }
     return MappingProxyType(events)
-
-
-def _event(name: str, declared: Mapping[str, Any], shared: Mapping[str, str]) -> EventType:
-    """Build a type of event from its table, with the fields that it shares with others."""
-    fields = declared.get("fields", "")
-    for key, text in shared.items():
-        fields = fields.replace(f"{{{key}}}", text.strip())
-    return EventType(
-        name=name,
-        word=declared["word"],
-        kind=Kind(declared["kind"]),
-        sentence=_joined(declared["sentence"]),
-        description=_joined(declared["description"]),
-        field_text=fields,
-        host=declared.get("host", False),
-    )
-
-
-def _joined(text: str) -> str:
-    """Join the lines of a text."""
-    return " ".join(text.split())
 
 
 #: All types of events by name, in the order of the documents.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sentinel.units import format_duration
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 RUNNING = "running"
 #: Nothing forbids a start.
 IDLE = "idle"
-
-_SETTING = "that [setting](configuration.md#when-a-gpu-is-occupied) forbids it"
 
 #: How a reason ends that has the time of day at which it does.
 _AT = re.compile(r"[0-9]{2}:[0-9]{2}$")
@@ -55,88 +52,6 @@ FAULT_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "unread": ("its memory errors can no longer be counted", {}),
 }
 _WITH_STRESSOR = ("RUNNING", "STARTING", "STOPPING")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule, which decides while none before it does."""
-
-    #: The identifier in the status, in events and in `--json`; it stays the same.
-    name: str
-    #: While what it decides.
-    text: str
-    #: The time at which it may decide otherwise, as far as it is known beforehand.
-    time: str = ""
-
-
-#: All rules, by name, in the order in which they decide.
-RULES = {
-    rule.name: rule
-    for rule in (
-        Rule(RUNNING, "a stressor is ready: the GPU is occupied"),
-        Rule("starting", "a stressor is starting"),
-        Rule("shutdown", "the daemon is ending"),
-        Rule("released", "the driver is released (`pause --release`)", "its end"),
-        Rule("reserved", "the GPU is reserved", "its end"),
-        Rule("paused", "the GPU is paused, also by `--paused`", "its end"),
-        Rule(
-            "unknown",
-            "the GPU cannot be read",
-            "the end of its exclusion after a hang or crash, or the next probe",
-        ),
-        Rule("exclusive", "its compute mode permits one process, or none"),
-        Rule("mig", "MIG is enabled"),
-        Rule("display", 'a display is active on it, unless `yield_to = "compute"`'),
-        Rule("process", "a foreign process is on it"),
-        Rule(
-            "leak",
-            "memory or load without a process has remained since the stressor exited",
-            "the next `gpu.cleanup_started`",
-        ),
-        Rule("idle.memory", _SETTING),
-        Rule(
-            "computing",
-            "a process that is not listed computes on it, where processes may be hidden",
-        ),
-        Rule("idle.utilization", _SETTING, "2 s after the last stressor"),
-        Rule(
-            "stopping",
-            "a stressor is ending, or its memory is not free yet",
-            "the kill, or 5 s after the exit",
-        ),
-        Rule("backoff", "the last stressor failed", "the next start"),
-        Rule("failed", "stressors have failed for good"),
-        Rule(
-            "confirm",
-            "only one reading shows it idle, or the last is older than 1.5 `--poll`, at most 3 s",
-        ),
-        Rule("rearm", "it waits after a foreign process", "its end"),
-        Rule("idle.wait", _SETTING, "its end"),
-        Rule("memory.keep_free", "it keeps all of the free memory free"),
-        Rule("burnin", "it has done its plan, or does no more of it"),
-        Rule(
-            "throttle.pace",
-            "its [health](checks.md#health-and-allocations) is critical, and this forbids work",
-            "the end of `throttle.critical_pause`",
-        ),
-        Rule(
-            "allocations",
-            "memory was just [allocated](checks.md#allocated-memory), too little is left, or an"
-            " allocated process cannot be distinguished from newcomers",
-            "3 s after an allocation",
-        ),
-        Rule("burnin.together", "it waits for other GPUs of a phase"),
-        Rule("probe", "the probe is being replaced", "its start"),
-        Rule("api", "the daemon's API has not answered yet, or not for 30 s"),
-        Rule("quiet", "the time is within these hours", "their end"),
-        Rule("hours", "the time is not within these hours", "their start"),
-        Rule("limits.gpus", "its number of held GPUs is reached"),
-        Rule("limits.leave_idle", "no more GPUs are idle than it leaves free"),
-        Rule("idle.gate", "it is `all`, and another GPU is not idle yet"),
-        Rule("limits.starts_per_second", "another stressor was just started", "the next start"),
-        Rule(IDLE, "nothing forbids it: a stressor is next, unless `--dry-run`"),
-    )
-}
 
 
 def with_time(reason: str, left_s: float | None) -> str:

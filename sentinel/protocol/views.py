@@ -338,7 +338,7 @@ class GpuFields(Gpu):
     #: The operator's hold: ENABLED, PAUSED, RESERVED or RELEASED.
     admin: str
     #: The rule that keeps the GPU from being occupied, or "running" (see
-    #: sentinel/protocol/rules.py); and the reason as a sentence.
+    #: docs/reference/events.md); and the reason as a sentence.
     rule: str
     reason: str
     renumbered: str | None = field(

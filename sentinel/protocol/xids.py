@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pkgutil
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: The source of the table: "Analyzing Xid Errors with the Xid Catalog".
 CATALOG = "NVIDIA's Xid Catalog"
@@ -69,7 +69,6 @@ def is_of_own_end(number: int, at: float, pid: int | None, ends: Iterable[OwnEnd
 
 def _load() -> dict[int, Xid]:
     """Load the XIDs by number, in ascending order."""
-    text = (pkgutil.get_data("sentinel.protocol", "xids.toml") or b"").decode()
     found = [
         Xid(
             number=int(number),
@@ -78,7 +77,7 @@ def _load() -> dict[int, Xid]:
             meaning=XidMeaning(group["meaning"]),
             source="; ".join(filter(None, (CATALOG, group.get("note")))),
         )
-        for group in tomllib.loads(text)["group"]
+        for group in shipped_table("sentinel.protocol", "xids.toml")["group"]
         for number, (name, bucket) in group["xids"].items()
     ]
     return {xid.number: xid for xid in sorted(found, key=lambda xid: xid.number)}

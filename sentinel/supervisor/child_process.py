@@ -23,11 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
-from sentinel.host.process_setup import (
-    SAFE_PATH,
-    explain_exhaustion,
-    group_signals_blocked,
-)
+from sentinel.host.process_setup import SAFE_PATH, explain_exhaustion, group_signals_blocked
 from sentinel.host.procfs import read_stat
 from sentinel.host.trusted_code import check_search_path
 from sentinel.protocol import codec

@@ -18,8 +18,9 @@ from sentinel.core.observation import Call, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Kill, Start, Step
 from sentinel.protocol.gpu import GpuProcess, Memory
-from sentinel.protocol.rules import IDLE, RULES, RUNNING
+from sentinel.protocol.rules import IDLE, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
+from tests.harness.document_programs import documented_rules
 from tests.harness.world import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20
@@ -40,6 +41,8 @@ SENSELESS: tuple[dict[str, Any], ...] = (
     {"at": -3600.0},
     {"processes_at": -3600.0},
 )
+#: The rules by which a GPU may be occupied or not.
+RULES = documented_rules().keys()
 PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
 
 #: The common profile checks half of its number of histories: each ends with a whole shutdown.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import sys
@@ -11,10 +10,10 @@ import typing
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.daemon.run import command
@@ -23,7 +22,8 @@ from sentinel.config.model import SETTINGS
 from sentinel.fleet.fleet_checks import CHECKS as FLEET_CHECKS
 from sentinel.protocol.burnin_events import Published
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
-from sentinel.protocol.rules import IDLE, RULES, RUNNING
+from sentinel.protocol.rules import IDLE, RUNNING
+from tests.harness.document_programs import document_program, documented_rules
 from tests.harness.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,21 +101,18 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
 
 
 @cache
-def document_program(name: str) -> ModuleType:
-    """Load a program in docs/, which is not part of a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_generated_parts_are_up_to_date() -> None:
     """Otherwise run ``make docs``."""
     texts = {path: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
     generated = document_program("generate").generated
     assert not [path for path, text in texts.items() if generated(text) != text]
+
+
+def test_committed_schemas_are_up_to_date() -> None:
+    files = document_program("generate").FILES
+    for name in ("config.schema.json", "node.schema.json"):
+        assert files[name]() == (ROOT / "docs" / name).read_text()
+        Draft202012Validator.check_schema(json.loads(files[name]()))
 
 
 def test_the_parts_are_generated_from_the_tree_of_the_documents(tmp_path: Path) -> None:
@@ -199,7 +196,7 @@ TYPES: dict[str, type] = {
 def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
     code = "".join(path.read_text() for path in sorted((PACKAGE / "core").rglob("*.py")))
     rules = set(re.findall(r'(?:Ruling\(\s*|rule=)"([\w.]+)"', code))
-    assert rules | {RUNNING, IDLE} == RULES.keys()
+    assert rules | {RUNNING, IDLE} == documented_rules().keys()
 
 
 # --- the doctor ------------------------------------------------------------------------------

@@ -35,13 +35,7 @@ from sentinel.protocol.api_types import (
     ReservationInfo,
     Reservations,
 )
-from sentinel.protocol.commands import (
-    Allocate,
-    Caller,
-    CancelGrant,
-    GrantKind,
-    Reserve,
-)
+from sentinel.protocol.commands import Allocate, Caller, CancelGrant, GrantKind, Reserve
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation, Reservation
 

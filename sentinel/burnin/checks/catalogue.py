@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from typing import Any, TypeVar
 
 from sentinel.burnin.checks.check import (
@@ -21,6 +19,7 @@ from sentinel.burnin.checks.check import (
     Severity,
     Thresholds,
 )
+from sentinel.protocol.shipped_tables import shipped_table
 
 _COMPARISONS = {comparison.sign: comparison for comparison in Comparison}
 
@@ -52,7 +51,7 @@ def _limit(text: str) -> Limit:
 
 def _load() -> tuple[dict[str, Action], dict[str, Row]]:
     """Load the named actions, and the rows by the ids of the checks."""
-    document = tomllib.loads(resources.files(__package__).joinpath("checks.toml").read_text())
+    document = shipped_table("sentinel.burnin.checks", "checks.toml")
     texts = document["texts"]
     actions = {name: _action(values, texts) for name, values in document["actions"].items()}
     rows = {}

@@ -17,13 +17,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.evidence import (
-    Findings,
-    GpuEvidence,
-    GrowthEvidence,
-    judge_sum,
-    read,
-)
+from sentinel.burnin.checks.evidence import Findings, GpuEvidence, GrowthEvidence, judge_sum, read
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of

@@ -234,13 +234,13 @@ def learn(
     left_out = ["serials: name them by serials = [...] if cards must not be exchanged"]
     for model in dict.fromkeys(gpu.name for gpu in gpus):
         fields: dict[str, Wanted] = {}
-        for name, field in GPU_FIELDS.items():
+        for name, kind in GPU_FIELDS.items():
             try:
                 values = dict.fromkeys(value_of(gpu, name) for gpu in gpus if gpu.name == model)
             except Unjudged as unjudged:
                 left_out.append(f"{name} of {model}: {unjudged.judgement.evidence}")
                 continue
-            fields[name] = Wanted(one_of=tuple(values), kind=field.kind)
+            fields[name] = Wanted(one_of=tuple(values), kind=kind)
         models[model] = fields
     ports = [port for port in host.ports if port.state == "ACTIVE"]
     left_out += [f"port {port.name}: {port.state}" for port in host.ports if port not in ports]
@@ -248,8 +248,8 @@ def learn(
         WantedPort(
             port=port.name,
             fields={
-                name: Wanted(one_of=(value,), kind=field.kind)
-                for name, field in PORT_FIELDS.items()
+                name: Wanted(one_of=(value,), kind=kind)
+                for name, kind in PORT_FIELDS.items()
                 if (value := port_value(port, name)) is not None
             },
         )

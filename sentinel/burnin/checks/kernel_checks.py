@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
@@ -22,6 +20,7 @@ from sentinel.burnin.checks.xid_checks import SEVERITIES, judge_xids
 from sentinel.burnin.kernel_faults import PAIRED_S, KernelFault, distinct
 from sentinel.burnin.xids import XidEvent
 from sentinel.protocol.gpu_names import device_of
+from sentinel.protocol.shipped_tables import shipped_table
 
 TABLE = Table()
 
@@ -49,12 +48,11 @@ class KernelFaultGroup:
 
 def _load() -> dict[str, KernelFaultGroup]:
     """Load the kinds of faults by their ids."""
-    text = resources.files(__package__).joinpath("kernel_faults.toml").read_text()
     return {
         kind: KernelFaultGroup(
             name=name, bucket=bucket, meaning=Status(group["meaning"]), source=group["source"]
         )
-        for group in tomllib.loads(text)["group"]
+        for group in shipped_table("sentinel.burnin.checks", "kernel_faults.toml")["group"]
         for kind, (name, bucket) in group["kinds"].items()
     }
 

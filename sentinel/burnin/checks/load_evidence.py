@@ -9,13 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from sentinel.burnin.checks.check import Unjudged, untested
-from sentinel.burnin.checks.evidence import (
-    NOTHING,
-    Findings,
-    GrowthEvidence,
-    known_value,
-    read,
-)
+from sentinel.burnin.checks.evidence import NOTHING, Findings, GrowthEvidence, known_value, read
 from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.checks.operator_limits import limited_less
 from sentinel.burnin.former_runs import Former

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +38,7 @@ from sentinel.protocol import __version__
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu_names import is_same_device
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: All checks of a run.
 CHECKS = Table(
@@ -292,10 +291,9 @@ def _is_xid_of(gpu: Counters | None, xid: XidEvent) -> bool:
 
 def load_references() -> dict[str, tuple[Reference, ...]]:
     """Load the shipped references, by the name of the model."""
-    text = resources.files(__package__).joinpath("references.toml").read_text()
     return {
         model: tuple(Reference(**entry) for entry in entries)
-        for model, entries in tomllib.loads(text).items()
+        for model, entries in shipped_table("sentinel.burnin.checks", "references.toml").items()
     }
 
 

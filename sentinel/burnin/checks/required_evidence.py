@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.counter_checks import DATA_CENTRE
 from sentinel.burnin.checks.link_checks import links_of
+from sentinel.protocol.codec import from_json
+from sentinel.protocol.shipped_tables import shipped_table
+
+T = TypeVar("T")
 
 #: Models that remap rows of their memory (NVIDIA, GPU memory error management).
-REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
+_REMAPPING = re.compile(r"\b(A30|A100|A800|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300)\b")
 #: Models whose memory has a thermometer (NVML, field 82; NVIDIA's data sheets of HBM).
 _HEATED = re.compile(r"\b(A100|A800|H20|H100|H200|H800)\b")
 #: A virtual GPU: its profile ends the name of the model (NVIDIA, virtual GPU software).
@@ -23,86 +28,32 @@ _COMPARISONS: Mapping[str, str] = {
 }
 
 
+#: The kinds of models in required.toml.
+MODELS = {"data-centre": DATA_CENTRE, "remapping": _REMAPPING, "with a memory thermometer": _HEATED}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Required:
-    """One piece of evidence."""
+    """One piece of evidence, as required.toml explains it."""
 
     #: In words.
     what: str
-    #: The checks that judge it.
     checks: tuple[str, ...]
-    #: Whether one of them is enough.
     any_of: bool = False
-    #: The models that have it: there, a check that does not apply has not judged.
-    models: re.Pattern[str] | None = None
-    #: Whether every GPU has it.
+    #: One of MODELS, or empty.
+    models: str = ""
     always: bool = False
-    #: Whether only a steady phase shows it.
     steady: bool = False
 
 
+def required(kind: type[T], name: str) -> tuple[T, ...]:
+    """Read one of the tables of required.toml."""
+    rows = shipped_table("sentinel.burnin.checks", "required.toml")[name]
+    return tuple(from_json(kind, row, name) for row in rows)
+
+
 #: Everything that must have been judged.
-REQUIRED = (
-    Required(what="results", checks=("results.wrong",), always=True),
-    Required(what="whether it was lost", checks=("gpu.lost",), always=True),
-    Required(what="the whole GPU", checks=("gpu.whole",)),
-    Required(what="one card without a reset", checks=("gpu.identity", "gpu.reset")),
-    Required(what="what is expected", checks=("gpu.expected",)),
-    Required(
-        what="errors of the memory",
-        checks=("ecc.uncorrected_new", "ecc.uncorrected_lifetime_new", "ecc.corrected_new"),
-        models=DATA_CENTRE,
-    ),
-    Required(
-        what="remapped rows and repairs",
-        checks=(
-            *("memory.remap_failed", "memory.remapped_uncorrected_new"),
-            *("memory.repair_pending", "memory.sram_threshold"),
-        ),
-        models=REMAPPING,
-    ),
-    Required(
-        what="the card's own counts",
-        checks=(
-            *("memory.sram_uncorrected_new", "memory.unrepairable"),
-            *("memory.remapped_corrected_new", "ecc.corrected_lifetime_new"),
-        ),
-    ),
-    Required(what="the recovery action", checks=("recovery.action",)),
-    Required(what="earlier findings", checks=("daemon.findings",)),
-    Required(
-        what="NVLink",
-        checks=(
-            *("nvlink.lost", "nvlink.inactive", "nvlink.speed"),
-            *("nvlink.recoveries", "nvlink.replays", "nvlink.crc_rate"),
-        ),
-    ),
-    Required(what="the NVLink fabric", checks=("fabric.state",)),
-    Required(what="replays on PCIe", checks=("pcie.replays",), models=DATA_CENTRE),
-    Required(what="the memory", checks=("memory.covered",)),
-    Required(what="XIDs", checks=("xid",), always=True),
-    Required(what="the load", checks=("load.power", "load.recorded"), steady=True),
-    Required(
-        what="the memory clock under load",
-        checks=("load.memory_clock",),
-        models=DATA_CENTRE,
-        steady=True,
-    ),
-    Required(
-        what="the PCIe link under load",
-        checks=("pcie.width", "pcie.generation"),
-        models=DATA_CENTRE,
-        steady=True,
-    ),
-    Required(
-        what="throttling",
-        checks=("throttle.hardware_thermal", "throttle.thermal", "clocks.hardware_slowdown"),
-        any_of=True,
-    ),
-    Required(what="temperatures", checks=("temperature.sensor",)),
-    Required(what="the memory's heat", checks=("temperature.memory",), models=_HEATED),
-    Required(what="temperatures", checks=("temperature.gpu", "temperature.limit"), any_of=True),
-)
+REQUIRED = required(Required, "evidence")
 
 
 def missing_evidence(
@@ -146,7 +97,7 @@ def _is_judged(
     if result.status is Status.NOT_APPLICABLE:
         if one.any_of or one.always:
             return False
-        has_it = one.models is not None and one.models.search(name) and ecc is not False
+        has_it = one.models and MODELS[one.models].search(name) and ecc is not False
         if result.id == "nvlink.lost":
             has_it = bool(links_of(name))
         of_twins = result.id in twins and result.id != "nvlink.inactive"

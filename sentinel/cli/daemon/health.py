@@ -35,10 +35,7 @@ from sentinel.cli.options import command_options as options
 from sentinel.cli.options.setting_options import expect_options, load_expectation
 from sentinel.config.expectation import Expectation
 from sentinel.config.gpu_selection import select_known
-from sentinel.errors import (
-    ExitCode,
-    SentinelError,
-)
+from sentinel.errors import ExitCode, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import locate, simulated_folder
 from sentinel.protocol.api_types import RepairOutcome

@@ -15,12 +15,7 @@ import click
 from click.core import ParameterSource
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.run import (
-    check_before_start,
-    warn_of_no_link,
-    with_chosen_log,
-    with_plan,
-)
+from sentinel.cli.daemon.run import check_before_start, warn_of_no_link, with_chosen_log, with_plan
 from sentinel.cli.display import gpu_table
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions

@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sentinel.cli.display.output import (
-    printable,
-    styled,
-    terminal_width,
-    wants_colour,
-    wrapped,
-)
+from sentinel.cli.display.output import printable, styled, terminal_width, wants_colour, wrapped
 from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, PERIODIC_EVENTS, Kind
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_duration, format_scaled, format_size

@@ -1,4 +1,4 @@
-"""``sentinel config``: show, check and begin the configuration, and the JSON Schema of its file."""
+"""``sentinel config``: show, check and begin the configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,7 @@ from sentinel.config.changes import file_lines
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
-from sentinel.config.sources import (
-    NAME,
-    Sources,
-    checked,
-    file_to_write,
-    in_effect,
-    read_file,
-)
+from sentinel.config.sources import NAME, Sources, checked, file_to_write, in_effect, read_file
 from sentinel.config.specs import shadowed
 from sentinel.errors import (
     ConfigError,
@@ -100,60 +93,6 @@ def _described(setting: Setting) -> str:
     comment = textwrap.wrap(" ".join(notes), _WIDTH - 2, break_on_hyphens=False)
     name = setting.key.rpartition(".")[2]
     return "\n".join([*(f"# {line}" for line in comment), f"# {name} = {json.dumps(text)}"])
-
-
-# --- the schema ------------------------------------------------------------------------------
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a configuration file.
-
-    It knows keys, types and words; `sentinel config check` knows what a value may be.
-    """
-    schema = _table(SETTINGS)
-    single = _table(setting for setting in SETTINGS if setting.scope is Scope.GPU)
-    schema["properties"]["gpu"] = {
-        "description": "Settings of single GPUs, by index or range of them, UUID, its unique"
-        " beginning, or PCI address.",
-        "type": "object",
-        "additionalProperties": single,
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "The configuration file of sentinel",
-        **schema,
-    }
-
-
-def _table(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return the schema of a table with these settings, those in nested tables included."""
-    properties: dict[str, Any] = {}
-    for setting in settings:
-        place = properties
-        *tables, name = setting.key.split(".")
-        for table in tables:
-            nested = place.setdefault(
-                table, {"type": "object", "properties": {}, "additionalProperties": False}
-            )
-            place = nested["properties"]
-        place[name] = dict(_value(setting))
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _value(setting: Setting) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of the schema of one value."""
-    limits = f" Allowed is {setting.limits}." if setting.limits else ""
-    yield "description", f"{setting.help}{limits}"
-    if setting.form.words:
-        yield "enum", list(setting.form.words)
-    elif setting.form.many:
-        item = {"type": ["string", "number"]}
-        yield "anyOf", [item, {"type": "array", "items": item}]
-    else:
-        yield "type", ["string", "number"]
-    if setting.default:
-        yield "default", setting.default
-    yield "examples", [setting.default or setting.form.metavar]
 
 
 @click.group("config")

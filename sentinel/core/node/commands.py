@@ -16,12 +16,7 @@ from sentinel.core import faults
 from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.lifecycle import reset_failures
-from sentinel.core.node import (
-    daemon,
-    grants,
-    sessions,
-    starts,
-)
+from sentinel.core.node import daemon, grants, sessions, starts
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,

@@ -17,19 +17,14 @@ from sentinel.core.occupancy import Ruling, by_stressor
 from sentinel.core.state import State, kept_free
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
-from sentinel.protocol.views import (
-    GpuView,
-    HandoverView,
-    HostView,
-    Phase,
-)
+from sentinel.protocol.views import GpuView, HandoverView, HostView, Phase
 
 
 def explanations(state: State, seen: Observation) -> dict[str, Ruling]:
     """Return for each GPU the rule by which it is occupied or not.
 
     These are the rulings about a start, and for a GPU with a stressor what that does. The rules
-    and their times are in :mod:`sentinel.protocol.rules`.
+    and their times are in docs/reference/events.md.
     """
     found = {
         uuid: _explain(state, uuid, ruling) for uuid, ruling in starts.rulings(state, seen).items()

@@ -265,7 +265,7 @@ def test_allocated_memory_is_summed_for_each_gpu(api: ApiServer) -> None:
 
 # --- what is not known -----------------------------------------------------------------------
 
-MEASURED = {f"sentinel_gpu_{name}" for name in metrics_page.MEASURED.values()}
+MEASURED = {metric.name for metric in METRICS if metric.measured and "" in metric.fields}
 
 
 def measured(api: ApiServer) -> set[str]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.manpage import completion_script, page
+from sentinel.cli.completion import completion_script
 from sentinel.protocol import __version__
+from tests.harness.document_programs import document_program
 from tests.harness.gpu_environment import ROOT
 from tests.harness.openapi_document import openapi_document
 from tests.harness.programs import run_program
@@ -57,7 +58,10 @@ def test_a_wheel_from_the_source_distribution_has_the_generated_files(tmp_path: 
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         names = {name.partition("/share/")[2]: name for name in files.namelist()}
-        assert files.read(names["man/man1/sentinel.1"]).decode() == page()
+        assert (
+            files.read(names["man/man1/sentinel.1"]).decode()
+            == document_program("generate").manual_page()
+        )
         assert json.loads(files.read(names["doc/sentinel/openapi.json"])) == openapi_document()
         for shell, place in COMPLETIONS.items():
             assert files.read(names[place]).decode() == completion_script(shell)

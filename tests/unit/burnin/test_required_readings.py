@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tomllib
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from sentinel.burnin.checks.check import Status, Thresholds
 from sentinel.burnin.checks.node_report import MOMENT, judge_node
+from sentinel.burnin.checks.required_evidence import Required
 from sentinel.burnin.checks.required_readings import REQUIRED, ReadingGroup, unread
 from sentinel.protocol.counters import READ_FIELDS, Counters
 from tests.harness.check_evidence import HEALTHY, PEER
+from tests.harness.gpu_environment import ROOT
 
 GROUPS = pytest.mark.parametrize("group", REQUIRED, ids=lambda group: group.name)
 IDLE = replace(HEALTHY, reasons=("gpu_idle",), sm_clock_mhz=345)
@@ -48,7 +52,7 @@ def test_what_a_model_does_not_have_is_not_required(group: ReadingGroup) -> None
 def test_what_a_model_is_known_to_have_is_required(group: ReadingGroup) -> None:
     gpu = replace(without(fields_of(group), failed=False), name="NVIDIA H200")
     wanted = None
-    if group.models is not None:
+    if group.models:
         wanted = f"could not be read: {group.name}: not supported, though each NVIDIA H200 has it"
     assert unread(gpu) == wanted
     assert unread(replace(gpu, ecc=False)) == (None if group.needs_ecc else wanted)
@@ -113,4 +117,11 @@ def test_of_a_gpu_that_cannot_be_read_at_all_the_reason_is_said() -> None:
 
 def test_the_table_names_checks_that_exist() -> None:
     assert {check for group in REQUIRED for check in group.checks} <= MOMENT.ids
-    assert all(group.why for group in REQUIRED)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("readings", ReadingGroup), ("evidence", Required)])
+def test_the_table_has_the_fields_that_are_read(name: str, kind: type[Any]) -> None:
+    """One that is misspelt would require less."""
+    table = tomllib.loads((ROOT / "sentinel/burnin/checks/required.toml").read_text())
+    known = {field.name for field in fields(kind)} | ({"why"} if name == "readings" else set())
+    assert {key for row in table[name] for key in row} == known

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sentinel.cli.tools.config import json_schema, new_file_text
+from sentinel.cli.tools.config import new_file_text
 from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import read_file
@@ -44,12 +44,6 @@ def _place(setting: Any) -> int:
     """Return the position of the table of a setting."""
     tables = list(dict.fromkeys(one.key.rpartition(".")[0] for one in SETTINGS))
     return tables.index(setting.key.rpartition(".")[0])
-
-
-def test_the_schema_is_up_to_date() -> None:
-    """Otherwise run ``make docs``."""
-    assert json_schema() == SCHEMA
-    Draft202012Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from sentinel.cli.main import COMMANDS, sentinel_command
-from sentinel.cli.manpage import page
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
 from tests.harness.command_line import CommandLine
+from tests.harness.document_programs import document_program
 from tests.harness.programs import run_program
 
 
@@ -247,7 +247,7 @@ def test_wrong_options_exit_with_2_whatever_the_command(cli: CommandLine, words:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
 def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
     file = tmp_path / "sentinel.1"
-    file.write_text(page())
+    file.write_text(document_program("generate").manual_page())
     done = run_program("groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file), check=True)
     assert done.stderr == ""
     text = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is by overstrike or colour

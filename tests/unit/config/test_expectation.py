@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from typing import Any
 
@@ -18,10 +19,12 @@ from sentinel.config.expectation import (
     WantedPort,
     expect_gpus,
     expectation_toml,
-    json_schema,
     parse_expectation,
 )
 from sentinel.errors import ConfigError
+from tests.harness.gpu_environment import ROOT
+
+SCHEMA = json.loads((ROOT / "docs" / "node.schema.json").read_text())
 
 WHOLE = """
 gpus = 8
@@ -83,12 +86,12 @@ BEYOND = ("= ", "nan", '"new"}', 'port = "a"', "[model]")
 def test_the_schema_refuses_what_has_a_wrong_key_or_type(text: str) -> None:
     document = tomllib.loads(text)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document, json_schema())
+        jsonschema.validate(document, SCHEMA)
 
 
 def test_the_fields_of_a_model_come_before_those_of_all() -> None:
     found = parse_expectation(WHOLE, "f")
-    jsonschema.validate(tomllib.loads(WHOLE), json_schema())
+    jsonschema.validate(tomllib.loads(WHOLE), SCHEMA)
     assert (found.gpus, found.serials, found.text) == (8, ("1", "2"), WHOLE)
     assert found.of("another").keys() == {"driver", "ecc"}
     own = found.of("NVIDIA H100 80GB HBM3")
@@ -143,7 +146,7 @@ def _wanted(draw: st.DrawFn, kind: Kind) -> Wanted:
 
 
 _FIELDS = st.fixed_dictionaries(
-    {}, optional={name: _wanted(one.kind) for name, one in GPU_FIELDS.items()}
+    {}, optional={name: _wanted(kind) for name, kind in GPU_FIELDS.items()}
 )
 
 
@@ -168,4 +171,4 @@ def test_what_is_written_is_read_as_the_same(expectation: Expectation) -> None:
     text = expectation_toml(expectation)
     found = parse_expectation(text, "")
     assert Expectation(**{**vars(found), "text": ""}) == expectation
-    jsonschema.validate(tomllib.loads(text), json_schema())
+    jsonschema.validate(tomllib.loads(text), SCHEMA)

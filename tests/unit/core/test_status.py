@@ -21,9 +21,9 @@ from sentinel.core.state import State
 from sentinel.protocol import codec
 from sentinel.protocol.commands import Allocate, Caller, PauseGpus, Reserve
 from sentinel.protocol.events import Event
-from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention, Note
 from sentinel.protocol.views import GpuView
+from tests.harness.document_programs import documented_rules
 from tests.harness.world import GIB, World
 
 PHASE = Phase(name="first", workload="gemm", seconds=5)
@@ -286,7 +286,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
     if case.left_s is None:
         assert view.rule_until is None
         return
-    assert RULES[rule].time, "the document has no time for it"
+    assert documented_rules()[rule], "the document has no time for it"
     assert view.rule_until is not None
     assert case.left_s - 2.0 < view.rule_until - world.now <= case.left_s
     before = (view.rule, view.rule_until)
@@ -297,10 +297,12 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
 
 
 def test_there_is_a_case_for_each_rule_and_for_each_time() -> None:
-    assert {name.partition(" ")[0] for name in CASES} == RULES.keys()
+    assert {name.partition(" ")[0] for name in CASES} == documented_rules().keys()
     timed = {name.partition(" ")[0] for name, case in CASES.items() if case.left_s is not None}
     # Whether the load of the last stressor counts is seen in tests/unit/core/test_starts.py.
-    assert timed | {"idle.utilization", "probe"} == {one.name for one in RULES.values() if one.time}
+    assert timed | {"idle.utilization", "probe"} == {
+        rule for rule, time in documented_rules().items() if time
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ from sentinel.protocol.burnin_events import (
     fields_of,
 )
 from sentinel.protocol.events import EVENTS, HOST_EVENTS
+from tests.harness.document_programs import document_program
 from tests.harness.gpu_environment import ROOT
 
 #: Events that are about a GPU if the probe was in a call on one.
 SOMETIMES = {"probe.exited", "probe.hung"}
 
+#: What the documents say of each.
+TEXTS = document_program("event_texts").event_texts()
 EXAMPLES = [json.loads(line) for line in (ROOT / "docs" / "events.jsonl").read_text().splitlines()]
 
 
@@ -42,7 +45,7 @@ def test_every_event_about_the_host_is_in_the_catalogue() -> None:
 @pytest.mark.parametrize("kind", EVENT_KINDS.values(), ids=EVENT_KINDS)
 def test_a_typed_event_has_the_fields_of_its_table(kind: type[BurninEvent]) -> None:
     """What the supervisor publishes has all of them; what is only read has those it needs."""
-    declared = {field.name for field in EVENTS[kind.name].fields}
+    declared = {field.name for field in TEXTS[kind.name].fields}
     own = {field.name for field in fields(kind)}
     if kind is PhaseEnded:
         own = set(fields_of(PhaseEnded(phase="one")))
