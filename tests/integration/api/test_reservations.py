@@ -169,11 +169,6 @@ def waiting_client(api: ApiServer, **wish: Any) -> Iterator[list[Reply]]:
         client.join()
 
 
-def test_a_request_for_more_gpus_than_there_are_does_not_wait(api: ApiServer) -> None:
-    refused = reserve(api, count=109, wait_s=86_400)
-    check_problem(refused, 422, "invalid", "109 GPUs are requested, and there are 2")
-
-
 def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     late = reserve(api, gpus=["0"], wait_s=0.2)

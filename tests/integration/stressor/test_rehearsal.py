@@ -25,7 +25,7 @@ from sentinel.stressor.device import plan
 from sentinel.stressor.loader import bind
 from sentinel.stressor.rehearsal import SHARE, rehearsed, run_rehearsal
 from sentinel.stressor.start_watch import StartWatch
-from tests.harness.stressor_harness import Child, stressors
+from tests.harness.stressor_harness import Child
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import CHUNK, GIB, Bench, Workbench, spec_on, workbench
 
@@ -47,12 +47,6 @@ BUILT_IN = (
     "memtest",
     "memtest:retention=1",
 )
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Child]]:
-    with stressors(tmp_path) as start:
-        yield start
 
 
 def levels_until(child: Child, reached: Callable[[list[ChildMessage]], bool]) -> list[int]:
