@@ -25,6 +25,7 @@ from tests.harness.daemon_harness import (
     write_line,
 )
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -103,8 +104,7 @@ def test_the_library_follows_the_log(here: Daemon) -> None:
     with here.start_command("logs", "-f", "-n", "0") as follower:
         assert read_line(follower), "the status of each second shows that it reached the end"
         here.run("pause", "1")
-        assert follower.stdout is not None
-        assert any("paused" in line for line in islice(follower.stdout, 10))
+        assert any("paused" in line for line in islice(not_none(follower.stdout), 10))
     here.run("resume", "1")
 
 
@@ -201,8 +201,7 @@ def test_a_request_of_an_agent_that_has_gone_leaves_the_queue(here: Daemon) -> N
         ):
             write_line(server, json.dumps({"jsonrpc": "2.0", **message}))
         eventually(here.client.queue)
-        assert server.stdin is not None
-        server.stdin.close()
+        not_none(server.stdin).close()
         assert server.wait(15) == 0, "before the wait is over"
         eventually(lambda: not here.client.queue())
     here.run("reserve", "--cancel", "all")
@@ -242,8 +241,7 @@ async def _be_a_careless_agent(here: Daemon) -> None:
         plain = PROMPT.replace("\u202e", "")
         got = await agent.call_tool("reserve", {"gpus": [1], "seconds": 60, "reason": plain})
         assert not got.is_error, got.content
-        status = (await agent.call_tool("status", {})).structured_content
-        assert status is not None
+        status = not_none((await agent.call_tool("status", {})).structured_content)
         assert [one["reason"] for one in status["reservations"]] == [plain]
         assert [one["name"] for one in status["gpus"][0]["processes"]] == ["<b>prompt</b>"]
 
@@ -344,8 +342,7 @@ def test_the_gpus_of_a_killed_script_are_released(alone: SimulatedHost) -> None:
     )
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
-        assert script.stdout is not None
-        assert script.stdout.readline() == "held\n"
+        assert not_none(script.stdout).readline() == "held\n"
         script.kill()
     eventually(alone.empty)
 

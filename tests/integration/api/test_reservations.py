@@ -34,6 +34,7 @@ from tests.harness.api_harness import (
 )
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
+from tests.harness.narrowing import not_none
 from tests.harness.preloaded import FailingDisk
 from tests.harness.sentinel_process import eventually, start_of
 
@@ -202,8 +203,7 @@ def test_a_killed_client_leaves_the_queue_though_its_child_has_the_connection(
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as client:
-        assert client.stdout is not None
-        child = psutil.Process(int(client.stdout.readline()))
+        child = psutil.Process(int(not_none(client.stdout).readline()))
         try:
             eventually(lambda: api.supervisor.queue)
             client.kill()
@@ -439,8 +439,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdout is not None
-        made = json.loads(holder.stdout.readline())
+        made = json.loads(not_none(holder.stdout).readline())
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
         time.sleep(0.5)  # views arrive meanwhile

@@ -29,6 +29,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from tests.harness.narrowing import not_none
 from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
@@ -65,8 +66,7 @@ def test_the_status_is_parsed_and_unknown_fields_are_kept(
     status = client.status()
     assert (status.daemon.pid, status.gpus[0].uuid) == (4242, GPU["uuid"])
     assert status.gpus[0].occupied
-    assert status.gpus[0].handover is not None
-    assert status.gpus[0].handover.memory_back == 0.196
+    assert not_none(status.gpus[0].handover).memory_back == 0.196
     assert status.reservations[0].until is not None
     holder = status.reservations[0].holder
     assert (holder.user, holder.name) == ("ana", "bash")
@@ -210,8 +210,7 @@ def report_pid(daemon: StubDaemon, pid: int) -> None:
 def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: Client) -> None:
     command = [sys.executable, "-c", LISTENS, str(daemon.listening)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[daemon.listening]) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"\n"
+        assert not_none(process.stdout).readline() == b"\n"
         report_pid(daemon, process.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.stop(wait=0.1)

@@ -31,6 +31,7 @@ from sentinel.errors import (
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import read_all, records_folder
 from tests.harness.gpu_environment import TESTS, SimulatedHost
+from tests.harness.narrowing import not_none
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -191,8 +192,7 @@ def test_the_end_of_the_script_ends_its_sentinel(
     set_mode("held")
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
-        assert script.stdout is not None
-        pid = int(script.stdout.readline())
+        pid = int(not_none(script.stdout).readline())
         os.kill(script.pid, number)
         eventually((tmp_path / "ended").exists)
         eventually(lambda: (stat := read_stat(pid)) is None or not stat.alive)
@@ -345,8 +345,7 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
     with hold.private_sentinel(["--monitor", "--simulate", "1"]) as held:
         eventually(lambda: _answers(held))
         assert read_all(records) == []
-        command = held.client.settings().get("notify.command")
-        assert command is not None
+        command = not_none(held.client.settings().get("notify.command"))
         assert command.text == "off", "events of a script notify no operator"
 
 

@@ -11,6 +11,7 @@ import pytest
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Memory, Reading
 from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
+from tests.harness.narrowing import not_none
 from tests.harness.own_drivers import GIB, UUIDS
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.sentinel_process import eventually
@@ -51,8 +52,7 @@ def test_a_good_driver_is_read_like_nvml(start: Start) -> None:
     assert (idle.memory, idle.processes) == (Memory(total=GIB, used=0, free=GIB), ())
     assert (idle.utilization, idle.temperature, idle.exclusive) == (None, None, False)
     busy = probe.reading(of(UUIDS[1]))
-    assert busy.processes is not None
-    (process,) = busy.processes
+    (process,) = not_none(busy.processes)
     assert (process.memory, process.name is not None) == (GIB // 2, True)
 
 
@@ -63,8 +63,7 @@ def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
     probe = start("Returns", call=call, what=what)
     probe.inventory()
     faulty = probe.reading(of(UUIDS[0]))
-    assert faulty.fault is not None
-    assert f"driver own: {call}() returned" in faulty.fault
+    assert f"driver own: {call}() returned" in not_none(faulty.fault)
     assert (faulty.memory, faulty.processes) == (None, None)
     assert probe.reading(of(UUIDS[1])).fault is None
 

@@ -22,6 +22,7 @@ from sentinel.host.timed_file import SESSIONS, Clocks
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost, named
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -224,8 +225,7 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
             with contextlib.suppress(psutil.NoSuchProcess):  # replaced on a very slow host
                 api.resume()
         try:
-            assert newcomer.stdout is not None
-            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+            assert json.loads(not_none(newcomer.stdout).readline())["event"] == "job.got"
             eventually(lambda: daemon.client.allocations() == ())
             eventually(lambda: [p.pid for p in daemon.gpu(0).processes] == [newcomer.pid])
         finally:
@@ -270,8 +270,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
             eventually(lambda: daemon.gpu().occupied)
         else:
             daemon.wait_until_occupied(0)
-        pid = old.pid if was == "ignored" else daemon.gpu().pid
-        assert pid is not None
+        pid = not_none(old.pid if was == "ignored" else daemon.gpu().pid)
         probe = daemon.child("probe, reads")
         probe.suspend()
         try:
@@ -282,8 +281,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
             newcomer = with_pid(pid, lambda: started(host.command(0, 0.01, TIMEOUT_S), host))
             stack.callback(newcomer.communicate)
             stack.callback(newcomer.kill)
-            assert newcomer.stdout is not None
-            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+            assert json.loads(not_none(newcomer.stdout).readline())["event"] == "job.got"
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):  # replaced
                 probe.resume()

@@ -15,6 +15,7 @@ from sentinel.core.observation import Identity, IdentityMode, OwnChild, is_own
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.stressor import MemoryContention
 from tests.harness.core_scenarios import attributed, held
+from tests.harness.narrowing import not_none
 from tests.harness.world import GIB, World
 
 MIB = 2**20
@@ -158,8 +159,7 @@ def test_memory_alone_shows_a_newcomer_and_its_presence(child_as: int | None) ->
     assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
     world.run_for(60)
     assert len(world.spawner.started) == 1
-    found = busy(world)
-    assert found is not None
+    found = not_none(busy(world))
     assert found.rule == "idle.memory"
     world.at(0).unlisted = 0
     world.run(lambda: first_held(world), within=10)
@@ -221,8 +221,7 @@ def test_an_unlisted_computing_process_keeps_a_gpu_busy() -> None:
     world = World(hidden=CONTAINER, config=Config(rearm=1.0))
     world.at(0).computing = (4711,)
     world.run_for(5)
-    found = busy(world)
-    assert found is not None
+    found = not_none(busy(world))
     assert found.rule == "computing"
     assert "4711" in found.reason
     world.at(0).computing = ()
@@ -295,8 +294,7 @@ def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
     world = World(hidden=CONTAINER)
     occupy(world)
     gpu_state = world.gpu_state()
-    facts = world.probe.collect()
-    assert facts is not None
+    facts = not_none(world.probe.collect())
     (reading,) = facts.readings.values()
     assert reading.memory is not None
     more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
