@@ -12,6 +12,7 @@ import pytest
 from sentinel.client import Client, GpuStatus, connect
 from tests.harness.gpu_environment import RealHost
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import SentinelProcess, eventually
 
 pytestmark = pytest.mark.gpu
@@ -68,13 +69,8 @@ def served(real: RealHost, tmp_path: Path) -> Iterator[tuple[SentinelProcess, Cl
 
 def program(real: RealHost, code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = real.environment(CUDA_VISIBLE_DEVICES=real.uuid(0))
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    return piped_program(
+        sys.executable, "-c", code, *arguments, env=environment, start_new_session=True
     )
 
 

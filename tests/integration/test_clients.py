@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -26,6 +25,7 @@ from tests.harness.daemon_harness import (
 )
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -340,8 +340,7 @@ def test_the_gpus_of_a_killed_script_are_released(alone: SimulatedHost) -> None:
         "    print('held', flush=True)\n"
         "    time.sleep(600)\n"
     )
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
+    with piped_program(sys.executable, "-c", program) as script:
         assert not_none(script.stdout).readline() == "held\n"
         script.kill()
     eventually(alone.empty)
@@ -349,13 +348,7 @@ def test_the_gpus_of_a_killed_script_are_released(alone: SimulatedHost) -> None:
 
 def run_example(*command: str) -> list[str]:
     """Run an example to its end; return the lines of its output."""
-    done = subprocess.run(
-        [sys.executable, *command],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    done = run_program(sys.executable, *command, check=True)
     return done.stdout.splitlines()
 
 

@@ -42,6 +42,7 @@ from tests.harness.history_harness import (
     process,
 )
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
@@ -509,11 +510,12 @@ def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
     path = tmp_path / "history.db"
     written = 0
     for turn in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITES, str(path)],
+        with piped_program(
+            sys.executable,
+            "-c",
+            WRITES,
+            str(path),
             cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         ) as writer:
             assert writer.stdout is not None

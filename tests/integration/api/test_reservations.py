@@ -36,6 +36,7 @@ from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
 from tests.harness.narrowing import not_none
 from tests.harness.preloaded import FailingDisk
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually, start_of
 
 #: The path of a reservation of which a test does not need the answer.
@@ -200,9 +201,7 @@ def test_a_killed_client_leaves_the_queue_though_its_child_has_the_connection(
 ) -> None:
     reserve(api, gpus=["0"])
     command = [sys.executable, "-c", WAITS_AND_FORKS, api.path, str(ROOT)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as client:
+    with piped_program(*command) as client:
         child = psutil.Process(int(not_none(client.stdout).readline()))
         try:
             eventually(lambda: api.supervisor.queue)
@@ -436,9 +435,7 @@ time.sleep(600)
 
 def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
     command = [sys.executable, "-c", ASKS, api.path, str(ROOT)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with piped_program(*command) as holder:
         made = json.loads(not_none(holder.stdout).readline())
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid

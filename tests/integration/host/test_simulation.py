@@ -24,7 +24,7 @@ from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.narrowing import not_none
-from tests.harness.programs import run_program, started_program
+from tests.harness.programs import piped_program, run_program, started_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -71,11 +71,8 @@ class Member:
     """A process on a GPU, controlled through its standard input."""
 
     def __init__(self, registry: Registry, gpu: Gpu, within: tuple[str, ...]) -> None:
-        self.process = subprocess.Popen(
-            [*within, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self.process = piped_program(
+            *within, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid
         )
         self.pid = self.process.pid
         assert self.read_result() == "joined"

@@ -16,7 +16,7 @@ from sentinel.host.simulation import DEFAULT_TOTAL
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import ROOT
-from tests.harness.programs import run_program
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -106,12 +106,8 @@ sys.exit(0 if ok else 1)
 @pytest.fixture
 def job(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
     del daemon
-    with subprocess.Popen(
-        [sys.executable, "-c", ALLOCATING_JOB, CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with piped_program(
+        sys.executable, "-c", ALLOCATING_JOB, CHILD, stderr=subprocess.PIPE
     ) as process:
         try:
             yield process

@@ -23,6 +23,7 @@ from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost, named
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -70,12 +71,8 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 @contextmanager
 def client_of(command: str) -> Iterator[subprocess.Popen[str]]:
     """Run a client that sends a command after a line, and exits after another."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CLIENT.format(command=COMMANDS[command])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with piped_program(
+        sys.executable, "-c", CLIENT.format(command=COMMANDS[command]), stderr=subprocess.PIPE
     ) as process:
         try:
             assert read_line(process) == "ready"
@@ -293,13 +290,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
 
 def started(command: list[str], host: SimulatedHost) -> subprocess.Popen[str]:
     """Start a foreign job."""
-    return subprocess.Popen(
-        command,
-        env=host.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return piped_program(*command, env=host.environment(), stdin=subprocess.DEVNULL)
 
 
 def with_pid(pid: int, start: Callable[[], subprocess.Popen[str]]) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import psutil
 import pytest
 
 from tests.harness.fake_nvml import NvmlHost
+from tests.harness.programs import run_program
 from tests.harness.sentinel_over_nvml import FIRST_EXCLUSION_S
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
@@ -241,13 +241,7 @@ def test_a_number_never_means_another_gpu_than_that_of_nvidia_smi(nvml: NvmlHost
     first, second = nvml.uuid(0), nvml.uuid(1)
 
     def command(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "sentinel", *words],
-            env=nvml.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program(sys.executable, "-m", "sentinel", *words, env=nvml.environment())
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     with nvml.sentinel(2, *QUICK, "--paused", api=True) as sentinel:

@@ -26,6 +26,7 @@ from sentinel.host.paths import Places, places
 from sentinel.host.registry import read, running
 from sentinel.supervisor.single_instance import claim
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -73,12 +74,8 @@ def where(tmp_path: Path) -> Places:
 def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that claims these paths on request."""
     code = textwrap.dedent(CLAIMER)
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "state"), *more],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
+    process = piped_program(
+        sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "state"), *more, bufsize=1
     )
     try:
         yield process

@@ -21,6 +21,7 @@ from sentinel.host.procfs import (
     read_stat,
 )
 from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 
 #: Sets the process name to its argument, prints "named", and waits for the end of its input.
 NAMED = """
@@ -35,13 +36,7 @@ sys.stdin.read()
 @contextmanager
 def named(name: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process with this name, in a new session."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NAMED, name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with piped_program(sys.executable, "-c", NAMED, name, start_new_session=True) as process:
         try:
             assert not_none(process.stdout).readline() == "named\n"
             yield process
