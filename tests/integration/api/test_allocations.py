@@ -291,13 +291,6 @@ def test_a_named_process_must_not_end(reads: Callable[..., None], changes: dict[
         resolve_holder(by, os.getpid())
 
 
-def test_the_caller_is_identified_by_its_start_time(api: ApiServer) -> None:
-    assert allocate(api, size=GIB).status == 200
-    order = next(order for order in api.commands if isinstance(order, Allocate))
-    stat = own_stat()
-    assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
-
-
 @pytest.mark.long
 def test_the_view_of_30_gpus_with_128_allocations_each_arrives(api: ApiServer) -> None:
     """As datagrams, it was never sent."""

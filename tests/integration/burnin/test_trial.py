@@ -163,14 +163,6 @@ def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: Simulat
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_never_reports_gets_a_remark(simulated: SimulatedHost) -> None:
-    code, figures = try_on(simulated, "bad_workloads:never_reports", "--for", "2s")
-    assert (code, figures["result"], figures["problems"]) == (0, "remarks", []), figures
-    assert [remark["kind"] for remark in figures["remarks"]] == ["no_report"]
-
-
-@pytest.mark.long
 def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got_memory()

@@ -6,7 +6,6 @@ import pytest
 
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
@@ -30,25 +29,6 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -
             newcomer.wait_for_exit()
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
         assert sentinel.names().count("gpu.yielding") == 1
-
-
-def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
-    host: GpuHost,
-) -> None:
-    slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
-    with host.sentinel(1, *slow, within=OWN_NAMESPACE) as sentinel:
-        for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
-            sentinel.wait_for("stressor.starting", gpu=0, count=nth)
-            if phase == "import":
-                eventually(sentinel.stressors)
-            elif phase == "allocation":
-                eventually(lambda: not host.empty())
-            with host.job() as newcomer:
-                assert newcomer.got_memory(), phase
-                sentinel.wait_for("gpu.handed_over", gpu=0, count=nth)
-                newcomer.wait_for_exit()
-        sentinel.wait_for("stressor.ready", gpu=0)
-        assert "stressor.failed" not in sentinel.names()
 
 
 def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
