@@ -11,6 +11,8 @@ import pytest
 
 from sentinel.client import Client, GpuStatus, connect
 from tests.harness.gpu_environment import RealHost
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import SentinelProcess, eventually
 
 pytestmark = pytest.mark.gpu
@@ -67,13 +69,8 @@ def served(real: RealHost, tmp_path: Path) -> Iterator[tuple[SentinelProcess, Cl
 
 def program(real: RealHost, code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = real.environment(CUDA_VISIBLE_DEVICES=real.uuid(0))
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    return piped_program(
+        sys.executable, "-c", code, *arguments, env=environment, start_new_session=True
     )
 
 
@@ -112,8 +109,7 @@ def test_an_allocation_is_usable_beside_a_stressor_and_a_newcomer_gets_all_memor
             assert read_answer(job) == "got"
             gpu_status = first_gpu(client)
             assert (gpu_status.occupied, gpu_status.yields) == (True, 0)
-            assert gpu_status.memory_foreign is not None
-            assert size * GIB <= gpu_status.memory_foreign <= (size + 2) * GIB
+            assert size * GIB <= not_none(gpu_status.memory_foreign) <= (size + 2) * GIB
             with program(real, TAKE_MEMORY, f"{real.total() / GIB * 0.55:g}") as newcomer:
                 try:
                     assert read_answer(newcomer) == "got"  # although a stressor ran
@@ -145,8 +141,7 @@ def test_health_follows_the_thresholds_that_the_gpu_declares(
     _, client = served
     eventually(lambda: first_gpu(client).telemetry is not None)
     gpu = first_gpu(client)
-    assert gpu.telemetry is not None
-    telemetry = gpu.telemetry
+    telemetry = not_none(gpu.telemetry)
     assert gpu.health in {"optimal", "normal", "throttled"}
     for value in (
         telemetry.temperature_c,
@@ -154,9 +149,7 @@ def test_health_follows_the_thresholds_that_the_gpu_declares(
         telemetry.sm_clock_mhz,
         telemetry.memory_clock_mhz,
     ):
-        assert value is not None
-        assert value > 0
-    assert telemetry.power_w is not None
-    assert 0 < telemetry.power_w <= (telemetry.power_limit_w or 0) * 1.1
+        assert not_none(value) > 0
+    assert 0 < not_none(telemetry.power_w) <= (telemetry.power_limit_w or 0) * 1.1
     if telemetry.slowdown_c is not None and telemetry.temperature_c is not None:
         assert telemetry.temperature_c < telemetry.slowdown_c

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.results import Results
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 
 #: No newcomer gives up on a machine that freezes for a while.
@@ -19,15 +20,18 @@ def run_benchmark(program: str, folder: Path, *flags: str) -> tuple[Results, str
     """Run a benchmark in its short form; return its results and its output."""
     file = folder / "results.jsonl"
     kept = {name: text for name, text in os.environ.items() if not name.startswith("SENTINEL_")}
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{program}", "--results", str(file), *PATIENT, *flags],
+    done = run_program(
+        sys.executable,
+        "-m",
+        f"benchmarks.{program}",
+        "--results",
+        str(file),
+        *PATIENT,
+        *flags,
         cwd=ROOT,
         env=kept | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         timeout=4 * TIMEOUT_S,
-        check=False,
     )
     assert file.exists(), done.stdout
     return Results(file), done.stdout

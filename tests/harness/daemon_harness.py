@@ -24,6 +24,7 @@ from sentinel.host.registry import running
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.command_line import CommandOutput
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually, gone, title_of
 from tests.harness.timing import TIMEOUT_S
 
@@ -61,13 +62,7 @@ class Daemon:
     @contextmanager
     def start_command(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Run a command in its own process; kill it at the end."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sentinel", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = piped_program(sys.executable, "-m", "sentinel", *words, stderr=subprocess.PIPE)
         with process:
             try:
                 yield process

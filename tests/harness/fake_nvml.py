@@ -41,6 +41,7 @@ import pytest
 
 from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import TESTS, SimulatedHost
+from tests.harness.programs import piped_program
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NO_COMPILER = "no C compiler to build a library with"
@@ -169,12 +170,12 @@ ABSENT = (3, 13, 25, 26)
 @cache
 def query_server(library: Path) -> subprocess.Popen[str]:
     """Start a process that runs scripts with this library."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", _QUERY_SERVER],
+    process = piped_program(
+        sys.executable,
+        "-u",
+        "-c",
+        _QUERY_SERVER,
         env={**os.environ, "LD_LIBRARY_PATH": str(library)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
     )
     atexit.register(_end_server, process)
     return process

@@ -25,6 +25,14 @@ from tests.harness.recorded_node import (
 Apply = Callable[[RecordedNode, "Moment"], None]
 #: The GPU that has the fault.
 BAD = 0
+EVERY, SECOND = slice(None), slice(None, None, 2)
+#: GPUs.
+ONLY_BAD, ALL_BUT_ONE, ALL_BUT_TWO = slice(BAD, BAD + 1), slice(-1), slice(-2)
+
+
+def in_a_row(number: int) -> slice:
+    """Select so many rows of a phase, from its 60th on."""
+    return slice(60, 60 + number)
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,16 @@ AFTER = Moment("after", slice(0, 0), 1.0)
 GAP = Moment("in a gap", slice(0, 0), 0.5)
 MOMENTS = (FIRST, MIDDLE, LAST)
 ONE_MOMENT = (ALL,)
+
+
+def both(*parts: Apply) -> Apply:
+    """Do several things."""
+
+    def apply(node: RecordedNode, moment: Moment) -> None:
+        for part in parts:
+            part(node, moment)
+
+    return apply
 
 
 def after(**values: Any) -> Apply:
@@ -104,44 +122,11 @@ def resume(node: RecordedNode, between: Row) -> None:
     node.samples.append({"at": end + 0.25, "event": "last", "gpu": None, "index": None})
 
 
-def telemetry(*phases: str, **values: Any) -> Apply:
-    """Change readings in a part of each phase, or of these."""
+def telemetry(*phases: str, which: slice = EVERY, **values: Any) -> Apply:
+    """Change readings in a part of each phase, or of these; ``which``: only these of them."""
 
     def apply(node: RecordedNode, moment: Moment) -> None:
-        for row in node.rows(BAD, "telemetry", *phases, part=moment.part):
-            row.update(values)
-
-    return apply
-
-
-def some(share: int, *phases: str, **values: Any) -> Apply:
-    """Change one of so many readings."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        for row in node.rows(BAD, "telemetry", *phases)[::share]:
-            row.update(values)
-
-    return apply
-
-
-def slowed_cycle(node: RecordedNode, _: Moment) -> None:
-    """Let the hardware slow a sixth of the readings of one steady phase of four."""
-    for row in node.rows(BAD, "telemetry", f"{STEADY}-2")[::6]:
-        row["reasons"] = ["hw_thermal_slowdown"]
-
-
-def slowed_tenth(node: RecordedNode, _: Moment) -> None:
-    """Let the driver slow a tenth of the readings of one steady phase of four."""
-    rows = node.rows(BAD, "telemetry", f"{STEADY}-2")
-    for row in rows[-len(rows) // 10 :]:
-        row["reasons"] = ["sw_thermal_slowdown"]
-
-
-def in_a_row(number: int, *phases: str, **values: Any) -> Apply:
-    """Change so many readings in a row."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        for row in node.rows(BAD, "telemetry", *phases)[60 : 60 + number]:
+        for row in node.rows(BAD, "telemetry", *phases, part=moment.part)[which]:
             row.update(values)
 
     return apply
@@ -157,33 +142,51 @@ def once(**values: Any) -> Apply:
     return apply
 
 
-def slower(factor: float, *phases: str, unit: str = "flops", **readings: Any) -> Apply:
-    """Scale the rate of a part of phases, and change the readings with it."""
+def slower(
+    factor: float,
+    *phases: str,
+    unit: str = "flops",
+    which: slice = EVERY,
+    gpus: slice = ONLY_BAD,
+    **readings: Any,
+) -> Apply:
+    """Scale the rate of a part of phases, and change the readings of the bad GPU with it.
+
+    Args:
+        factor: By which it is scaled.
+        phases: Those that are slower; all by default.
+        unit: What is counted of the work.
+        which: Only these of the rows.
+        gpus: The slower ones.
+        readings: What is read meanwhile.
+    """
 
     def apply(node: RecordedNode, moment: Moment) -> None:
-        for row in node.rows(BAD, "work", *phases, part=moment.part):
-            row[unit] *= factor
+        for gpu in range(node.gpus)[gpus]:
+            for row in node.rows(gpu, "work", *phases, part=moment.part)[which]:
+                row[unit] *= factor
         for row in node.rows(BAD, "telemetry", *phases, part=moment.part):
             row.update(readings)
 
     return apply
 
 
-def slower_all(node: RecordedNode, _: Moment) -> None:
-    """Let all GPUs compute at 80 % of their rate."""
-    for row in node.samples:
-        if row["event"] == "work":
-            row["flops"] *= 0.8
-
-
-def links(part: LinkPart, factor: float = 1.0, *, often: bool = False, **values: Any) -> Apply:
+def links(
+    part: LinkPart,
+    factor: float = 1.0,
+    *,
+    often: bool = False,
+    gpus: slice = ONLY_BAD,
+    **values: Any,
+) -> Apply:
     """Scale the rates of one part of the test of links; ``often``: but for one in six seconds."""
 
     def apply(node: RecordedNode, _: Moment) -> None:
-        for row in node.rows(BAD, "link", LINKS):
-            if row["part"] == part and not (often and int(row["at"]) % 6 == 0):
-                row["rate"] *= factor
-                row.update(values)
+        for gpu in range(node.gpus)[gpus]:
+            for row in node.rows(gpu, "link", LINKS):
+                if row["part"] == part and not (often and int(row["at"]) % 6 == 0):
+                    row["rate"] *= factor
+                    row.update(values)
 
     return apply
 
@@ -219,23 +222,34 @@ def unread(*names: str, why: str | None = "unknown error") -> Apply:
     return apply
 
 
-def absent(*names: str) -> Apply:
-    """Let counters be missing at both ends."""
+def lasting(**values: Any) -> Apply:
+    """Change counters at both ends of the run."""
+    return both(before(**values), after(**values))
+
+
+def everywhere(**values: Any) -> Apply:
+    """Change counters of all GPUs at both ends of the run."""
 
     def apply(node: RecordedNode, _: Moment) -> None:
-        for row in (node.before[BAD], node.after[BAD]):
-            row.update(dict.fromkeys(names))
+        for row in (*node.before, *node.after):
+            row.update(values)
+
+    return apply
+
+
+def ended(*phases: str, **values: Any) -> Apply:
+    """Change what is said of phases, or of all, at their ends."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        for phase in phases or node.spans:
+            node.ends_of(BAD, phase).update(values)
 
     return apply
 
 
 def given_up(phase: str, why: str) -> Apply:
     """Give up a phase."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        node.ends_of(BAD, phase).update(given_up=why, seconds=0.0, longest=0.0, passes=0)
-
-    return apply
+    return ended(phase, given_up=why, seconds=0.0, longest=0.0, passes=0)
 
 
 def checksums(own: str, others: str, stored: str | None) -> Apply:
@@ -291,55 +305,10 @@ def no_link_of_one(node: RecordedNode, _: Moment) -> None:
     node.samples[:] = [row for row in node.samples if id(row) not in gone]
 
 
-def half_memory(node: RecordedNode, _: Moment) -> None:
-    """Test half of the memory."""
-    node.ends_of(BAD, MEMORY)["share"] = 0.5
-
-
 def no_part(node: RecordedNode, _: Moment) -> None:
     """Record no counters between two parts."""
     resume(node, {})
     del node.counters["resumed"]
-
-
-def no_share(node: RecordedNode, _: Moment) -> None:
-    """Let no pattern say how much of the memory it has covered."""
-    node.ends_of(BAD, MEMORY)["share"] = None
-
-
-def slow_links(node: RecordedNode, _: Moment) -> None:
-    """Let all links between GPUs have half of their rate."""
-    for row in node.samples:
-        if row["event"] == "link" and row["part"] == LinkPart.PEER:
-            row["rate"] *= 0.5
-
-
-def dead_links_but_one(node: RecordedNode, _: Moment) -> None:
-    """Let the links of all GPUs but the last to others have no rate."""
-    for row in node.samples:
-        own = row["event"] == "link" and row["part"] == LinkPart.PEER
-        if own and row["gpu"] != uuid(node.gpus - 1):
-            row["rate"] = 0.0
-
-
-def slow_moment(node: RecordedNode, _: Moment) -> None:
-    """Let the rate fall for six seconds."""
-    for row in node.rows(BAD, "work", STEADY)[60:66]:
-        row["flops"] *= 0.01
-
-
-def slow_most(node: RecordedNode, _: Moment) -> None:
-    """Let all GPUs but two compute at half of their rate."""
-    for index in range(node.gpus - 2):
-        for row in node.rows(index, "work", STEADY, FP16):
-            row["flops"] *= 0.5
-
-
-def slow_but_one(node: RecordedNode, _: Moment) -> None:
-    """Let all GPUs but one have half of their rate and bandwidth."""
-    for index in range(node.gpus - 1):
-        for row in node.rows(index, "work", STEADY, FP16, COPY):
-            row.update({"flops": row["flops"] * 0.5, "bytes": row["bytes"] * 0.5})
 
 
 def later(node: RecordedNode, _: Moment) -> None:
@@ -368,21 +337,12 @@ def unlisted_link(node: RecordedNode, _: Moment) -> None:
     del node.after[BAD]["nvlinks"][5]
 
 
-def without(event: str, *phases: str) -> Apply:
-    """Record none of these samples in a part of phases."""
+def without(event: str, *phases: str, which: slice = EVERY) -> Apply:
+    """Record none of these samples in a part of phases; ``which``: but for others of them."""
 
     def apply(node: RecordedNode, moment: Moment) -> None:
-        gone = {id(row) for row in node.rows(BAD, event, *phases, part=moment.part)}
-        node.samples[:] = [row for row in node.samples if id(row) not in gone]
-
-    return apply
-
-
-def no_work_for(number: int) -> Apply:
-    """Record no work of so many seconds in a row of the steady phase."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        gone = {id(row) for row in node.rows(BAD, "work", STEADY)[60 : 60 + number]}
+        rows = node.rows(BAD, event, *phases, part=moment.part)[which]
+        gone = {id(row) for row in rows}
         node.samples[:] = [row for row in node.samples if id(row) not in gone]
 
     return apply
@@ -391,11 +351,6 @@ def no_work_for(number: int) -> Apply:
 def never_read_again(node: RecordedNode, _: Moment) -> None:
     """Let the counters after the run be those before it."""
     node.after[BAD] = dict(node.before[BAD])
-
-
-def unchecked_phase(node: RecordedNode, _: Moment) -> None:
-    """Check no result of the steady phase."""
-    node.ends_of(BAD, STEADY)["checks"] = 0
 
 
 def sampled_error(node: RecordedNode, _: Moment) -> None:
@@ -415,8 +370,7 @@ def stuck_heat(name: str) -> Apply:
     def apply(node: RecordedNode, _: Moment) -> None:
         for number, row in enumerate(node.rows(BAD, "telemetry")):
             row[name] = 40 + number % 2
-        for row in (node.before[BAD], node.after[BAD]):
-            row[name] = 40
+        lasting(**{name: 40})(node, ALL)
 
     return apply
 
@@ -486,24 +440,6 @@ def swapped(node: RecordedNode, _: Moment) -> None:
     one["pci_bus_id"], other["pci_bus_id"] = other["pci_bus_id"], one["pci_bus_id"]
 
 
-def uncovered(node: RecordedNode, _: Moment) -> None:
-    """Write two of four patterns of the memory test only."""
-    node.ends_of(BAD, MEMORY)["covered"] = {"0": 2, "1": 2, "2": 0, "3": 0}
-
-
-def every_second(node: RecordedNode, _: Moment) -> None:
-    """Let the rate fall in every second reading."""
-    for row in node.rows(BAD, "work", STEADY)[::2]:
-        row["flops"] *= 0.4
-
-
-def half_fast(node: RecordedNode, _: Moment) -> None:
-    """Let half of the GPUs compute at half of their rate."""
-    for index in range(node.gpus // 2):
-        for row in node.rows(index, "work", STEADY, FP16):
-            row["flops"] *= 0.5
-
-
 def half_pair(node: RecordedNode, _: Moment) -> None:
     """Let the links between two GPUs have half of their rate."""
     for gpu, peer in ((BAD, 3), (3, BAD)):
@@ -517,19 +453,6 @@ def little_energy(node: RecordedNode, _: Moment) -> None:
     end["energy_j"] = begin["energy_j"] + (end["energy_j"] - begin["energy_j"]) / 10
 
 
-def narrow_slot(node: RecordedNode, _: Moment) -> None:
-    """Let GPU and slot allow half of the lanes."""
-    for row in (node.before[BAD], node.after[BAD]):
-        row["pcie_width_maximum"] = 8
-    telemetry(pcie_width=8)(node, ALL)
-
-
-def no_results(node: RecordedNode, _: Moment) -> None:
-    """Check nothing."""
-    for phase in node.spans:
-        node.ends_of(BAD, phase)["checks"] = 0
-
-
 def not_listed(node: RecordedNode, _: Moment) -> None:
     """Leave the GPU out of the list after the run."""
     node.after[BAD] = {}
@@ -541,22 +464,25 @@ def lost_samples(node: RecordedNode, _: Moment) -> None:
     node.samples.append({**row, "events": 5})
 
 
+def counters(**values: Any) -> Apply:
+    """Change what was read of the host."""
+
+    def apply(node: RecordedNode, _: Moment) -> None:
+        node.counters |= values
+
+    return apply
+
+
+#: Read no kernel's log, and watch NVML's XIDs all the time.
+NO_KERNEL_LOG = counters(kernel_log_error="/dev/kmsg cannot be read: Operation not permitted")
+
+
 def blind_kernel(node: RecordedNode, _: Moment) -> None:
     """Read no kernel's log, and watch NVML's XIDs with a break."""
-    node.counters["kernel_log_error"] = "/dev/kmsg cannot be read: Operation not permitted"
+    NO_KERNEL_LOG(node, ALL)
     for row in node.samples:
         if row["event"] == "xids_watched" and row["gpu"] == uuid(BAD):
             row["last"] = node.spans[STEADY][2]
-
-
-def only_nvml(node: RecordedNode, _: Moment) -> None:
-    """Read no kernel's log, and watch NVML's XIDs all the time."""
-    node.counters["kernel_log_error"] = "/dev/kmsg cannot be read: Operation not permitted"
-
-
-def gone(node: RecordedNode, _: Moment) -> None:
-    """Know of a GPU of earlier runs."""
-    node.counters["known"] = {"GPU-gone": "GPU 8, burned in on 2026-11-20"}
 
 
 def absent_everywhere(*names: str) -> Apply:
@@ -606,16 +532,6 @@ def twins(name: str) -> Apply:
     return apply
 
 
-def virtual(profile: str) -> Apply:
-    """Let all GPUs be virtual ones."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        for row in (*node.before, *node.after):
-            row["name"] = f"NVIDIA {profile}"
-
-    return apply
-
-
 def state_unread(node: RecordedNode, _: Moment) -> None:
     """Read the state of an NVLink after the run only."""
     node.before[BAD]["nvlinks"][5]["active"] = None
@@ -628,27 +544,15 @@ def ended_twice(node: RecordedNode, _: Moment) -> None:
     node.events.insert(place, {**row, "errors": 3})
 
 
-def mig(node: RecordedNode, _: Moment) -> None:
-    """Divide the GPU."""
-    for row in (node.before[BAD], node.after[BAD]):
-        row["mig"] = True
-
-
-def reset(node: RecordedNode, _: Moment) -> None:
-    """Let the counters of energy begin again."""
-    node.after[BAD]["energy_j"] = 1000.0
-
-
 def reloaded(node: RecordedNode, _: Moment) -> None:
     """Change the driver for all."""
     for row in node.after:
         row["driver"] = "590.10.01"
 
 
-def limited(node: RecordedNode, moment: Moment) -> None:
-    """Lower the power limit."""
-    slower(0.7, STEADY, FP16, power_limit_w=400.0, power_w=395.0)(node, moment)
-    node.after[BAD]["power_limit_w"] = 400.0
+LIMITED = both(
+    slower(0.7, STEADY, FP16, power_limit_w=400.0, power_w=395.0), after(power_limit_w=400.0)
+)
 
 
 def limit_for(share: float, *phases: str, limit: float, reads: int = 1) -> Apply:
@@ -662,19 +566,6 @@ def limit_for(share: float, *phases: str, limit: float, reads: int = 1) -> Apply
     return apply
 
 
-def raised(node: RecordedNode, moment: Moment) -> None:
-    """Raise the power limit; the card is slow."""
-    slower(0.82, STEADY, FP16)(node, moment)
-    telemetry(power_limit_w=750.0)(node, moment)
-    node.before[BAD]["power_limit_w"] = node.after[BAD]["power_limit_w"] = 750.0
-
-
-def lower_maximum(node: RecordedNode, moment: Moment) -> None:
-    """Let the maximum clock be lower, and the rate with it."""
-    slower(0.85, STEADY, FP16, sm_clock_mhz=1360)(node, moment)
-    node.before[BAD]["sm_clock_maximum_mhz"] = node.after[BAD]["sm_clock_maximum_mhz"] = 1500
-
-
 def all_limited(node: RecordedNode, _: Moment) -> None:
     """Lower the power limit of all GPUs before the run; one is slower than the others."""
     for row in (*node.before, *node.after):
@@ -683,33 +574,6 @@ def all_limited(node: RecordedNode, _: Moment) -> None:
         if row["event"] == "telemetry":
             row.update({"power_limit_w": 500.0, "power_w": min(row["power_w"], 495.0)})
     slower(0.5, STEADY)(node, ALL)
-
-
-def locked(node: RecordedNode, moment: Moment) -> None:
-    """Lock the clocks."""
-    reasons = ["applications_clocks_setting"]
-    slower(0.7, STEADY, FP16, power_w=560.0, sm_clock_mhz=1150)(node, moment)
-    telemetry(reasons=reasons)(node, ALL)
-
-
-def no_time_of(*names: str) -> Apply:
-    """Remove the counters of throttled time from all GPUs."""
-
-    def apply(node: RecordedNode, _: Moment) -> None:
-        for row in (*node.before, *node.after):
-            row.update(dict.fromkeys(names))
-
-    return apply
-
-
-def both(*parts: Apply) -> Apply:
-    """Do several things."""
-
-    def apply(node: RecordedNode, moment: Moment) -> None:
-        for part in parts:
-            part(node, moment)
-
-    return apply
 
 
 def heat(degrees: int) -> Apply:

@@ -17,17 +17,22 @@ from sentinel.protocol.views import ROW_IN_USE, UNCORRECTABLE
 from tests.harness.fault_changes import (
     AFTER,
     ALL,
+    ALL_BUT_ONE,
+    ALL_BUT_TWO,
     BEFORE,
     CYCLES,
+    EVERY,
     FIRST,
     GAP,
     LAST,
+    LIMITED,
     MIDDLE,
     MOMENTS,
+    NO_KERNEL_LOG,
     ONE_MOMENT,
+    SECOND,
     Apply,
     Moment,
-    absent,
     absent_everywhere,
     add_job,
     after,
@@ -38,64 +43,43 @@ from tests.harness.fault_changes import (
     checksums,
     corrected,
     counted_again,
+    counters,
     cycle,
-    dead_links_but_one,
+    ended,
     ended_twice,
     events,
-    every_second,
+    everywhere,
     expected,
     given_up,
     given_up_by_all,
-    gone,
-    half_fast,
-    half_memory,
     half_pair,
     heat,
     in_a_row,
     in_gap,
     kernel,
+    lasting,
     later,
     limit_for,
-    limited,
     links,
     links_counted_again,
     little_energy,
-    locked,
     lost_at_the_end_of_a_part,
     lost_samples,
-    lower_maximum,
-    mig,
-    narrow_slot,
     never_read_again,
     no_bridge,
     no_energy,
     no_link_of_one,
     no_part,
-    no_results,
-    no_share,
-    no_time_of,
-    no_work_for,
     not_ended,
     not_listed,
     nvlinks,
     of_model,
     once,
     one_way,
-    only_nvml,
-    raised,
     reloaded,
-    reset,
     sampled_error,
     shown,
-    slow_but_one,
-    slow_links,
-    slow_moment,
-    slow_most,
-    slowed_cycle,
-    slowed_tenth,
     slower,
-    slower_all,
-    some,
     standing,
     state_unread,
     stuck_heat,
@@ -103,13 +87,10 @@ from tests.harness.fault_changes import (
     swapped,
     telemetry,
     twins,
-    unchecked_phase,
-    uncovered,
     unit_wrong,
     unlisted_gpu,
     unlisted_link,
     unread,
-    virtual,
     without,
     xid,
 )
@@ -215,6 +196,10 @@ TIMES = (
     *("hardware_thermal_throttled_s", "software_thermal_throttled_s", "thermal_throttled_s"),
     *("power_brake_throttled_s", "power_throttled_s"),
 )
+NO_TIMES = dict.fromkeys(TIMES)
+TENTH = slice(None, None, 10)
+#: The driver slows the last tenth of one steady phase of four.
+SLOWED_TENTH = telemetry(f"{STEADY}-2", which=slice(-8, None), reasons=["sw_thermal_slowdown"])
 SIZES = (1, 2, 4, 8)
 ENDS = (BEFORE, AFTER)
 
@@ -223,6 +208,10 @@ def _kind(
     group: str, name: str, text: str, apply: Apply, right: str, by: str = "", **more: Any
 ) -> Kind:
     return Kind(name=name, group=group, text=text, apply=apply, right=right, by=by, **more)
+
+
+def _reading(name: str, value: float) -> Row:
+    return {name: value}
 
 
 # fmt: off
@@ -243,12 +232,12 @@ def _results() -> Iterator[Kind]:
                exempt=True)
     yield kind("record-alone", "a stored checksum that the only GPU contradicts",
                checksums("0x1", "0x1", "0x9"), FAIL, "golden.stored", source=_BITS, sizes=(1,))
-    yield kind("no-results", "no result was checked", no_results, INCOMPLETE, "no result",
+    yield kind("no-results", "no result was checked", ended(checks=0), INCOMPLETE, "no result",
                source=_OWN, sizes=(1, 2))
     yield kind("unit-wrong", "a wrong result that the count of a unit has alone", unit_wrong, FAIL,
                "results.wrong", source=_FB)
-    yield kind("steady-unchecked", "no result of the steady phase was checked", unchecked_phase,
-               INCOMPLETE, "checked nothing", source=_OWN)
+    yield kind("steady-unchecked", "no result of the steady phase was checked", ended(STEADY,
+               checks=0), INCOMPLETE, "checked nothing", source=_OWN)
     yield kind("ended-twice", "a wrong result that only the first of two ends of a phase has",
                ended_twice, FAIL, "results.wrong", source=_FB)
     yield kind("sampled-error", "a wrong result that a sample has alone", sampled_error, FAIL,
@@ -336,7 +325,7 @@ def _memory() -> Iterator[Kind]:
     for cause, right in (("uncorrected", FAIL), ("corrected", WARN)):
         name = f"retired_{cause}_total"
         yield kind(f"retired-{cause}", f"a page retired after {cause} errors", both(
-            before(**{name: 0}), after(**{name: 0}), standing(**{name: 1})), right,
+            lasting(**{name: 0}), standing(**{name: 1})), right,
             f"memory.retired_{cause}_new", source=f"{_XID}: 63", moments=(AFTER,), model=A100)
     yield kind("banks", "banks without spare rows", after(remap_banks_none=1), WARN,
                "memory.bank_headroom", source=_ERRORS, moments=(AFTER,))
@@ -348,12 +337,13 @@ def _memory() -> Iterator[Kind]:
     ):  # fmt: skip
         yield kind(name, text, shows, FAIL, source=_ERRORS, moments=MOMENTS, sizes=(1, 2))
     yield kind("pending-and-withdrawn", "a remap waits since before the run; the driver wants a "
-               "reset for seconds", both(before(remap_pending=True), after(remap_pending=True),
+               "reset for seconds", both(lasting(remap_pending=True),
                 shown("recovery", ROW_IN_USE), shown("recovery", "the driver demands a recovery")),
                FAIL, "recovery.action", source=_ERRORS)
     yield kind("known-again", "a remap and uncorrectable errors are known before the run, and "
-               "once could not be read", both(*(end(remap_pending=True, ecc_uncorrected_total=2)
-                for end in (before, after)), shown("recovery", ROW_IN_USE), shown(
+               "once could not be read", both(
+                lasting(remap_pending=True, ecc_uncorrected_total=2), shown("recovery",
+                ROW_IN_USE), shown(
                     "uncorrectable", UNCORRECTABLE.format(2))), FAIL, "memory.repair_pending",
                source=_ERRORS)
     yield kind("corrected-again", "its count of corrected errors began again in the run",
@@ -431,17 +421,17 @@ def _what_could_not_be_read() -> Iterator[Kind]:
         yield kind(f"once-{name}", f"{text} are answered before the run, and not after it",
                    unread(*names, why=None), INCOMPLETE, "not judged", source=_FIELD,
                    moments=(AFTER,))
-    yield kind("twin", "counters of ECC that only its twin has", absent(*ECC, *LIFETIME),
-               INCOMPLETE, "not judged", source=_FIELD, sizes=(2, 8))
+    yield kind("twin", "counters of ECC that only its twin has", lasting(**dict.fromkeys((*ECC,
+               *LIFETIME))), INCOMPLETE, "not judged", source=_FIELD, sizes=(2, 8))
     yield kind("no-xids", "neither source of XIDs is complete", blind_kernel, INCOMPLETE, "xid",
                source="NVIDIA/NVSentinel#1417: a log that rotates loses XIDs")
-    yield kind("only-nvml", "only NVML's XIDs were watched, all the time", only_nvml, PASS,
+    yield kind("only-nvml", "only NVML's XIDs were watched, all the time", NO_KERNEL_LOG, PASS,
                source=_OWN, exempt=True)
     yield kind("lost-events", "events were lost", lost_samples, INCOMPLETE, "recorded",
                source=_OWN, sizes=(1, 2))
     yield kind("power-unread", "its power is not known", telemetry(power_w=None), INCOMPLETE,
                "load.power", source=_FIELD)
-    yield kind("power-zero", "its power reads 0 in most readings", both(*(some(1, power_w=0.0),)),
+    yield kind("power-zero", "its power reads 0 in most readings", telemetry(power_w=0.0),
                INCOMPLETE, "load.power", source=_FIELD, sizes=(2, 4))
     yield kind("width-zero", "the width of its link reads 0", telemetry(pcie_width=0), INCOMPLETE,
                "pcie.width", source=_FIELD)
@@ -449,7 +439,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                telemetry(pcie_width=None), INCOMPLETE, "load.recorded", source=_FIELD,
                moments=(Moment("last", slice(300, 1000), 0.75),))
     yield kind("reasons-unread", "what slows its clocks is not read under load, nor counted",
-               both(telemetry(reasons=None), absent(*TIMES)), INCOMPLETE, "throttling",
+               both(telemetry(reasons=None), lasting(**NO_TIMES)), INCOMPLETE, "throttling",
                source=_FIELD)
     yield kind("no-work", "no work of the steady phase was recorded", without("work", STEADY),
                INCOMPLETE, "load.recorded", source=_OWN, moments=(ALL,), sizes=(1, 8))
@@ -460,8 +450,8 @@ def _what_could_not_be_read() -> Iterator[Kind]:
         yield kind(f"no-work-{phase}", f"no work of the phase {phase} was recorded",
                    without("work", phase), INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
     for name, values in (("power", {"power_w": None}), ("temperature", {"temperature_c": None})):
-        yield kind(f"gaps-{name}", f"no {name} in every second reading", some(2, **values),
-                   INCOMPLETE, "load.recorded", source=_FIELD)
+        yield kind(f"gaps-{name}", f"no {name} in every second reading", telemetry(which=SECOND,
+               **values), INCOMPLETE, "load.recorded", source=_FIELD)
     yield kind("no-links", "no link was measured, and the phase is done", without("link", LINKS),
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 2, 8))
     yield kind("no-link-of-one", "the link from one peer was not measured", no_link_of_one,
@@ -471,7 +461,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     for name, text in (("power_w", "power"), ("temperature_c", "temperature"),
                        ("memory_clock_mhz", "memory clock")):  # fmt: skip
         yield kind(f"nan-{text}", f"its {text} is no number in any reading",
-                   telemetry(**{name: float("nan")}), INCOMPLETE, "load", source=_FIELD)
+                   telemetry(**_reading(name, float("nan"))), INCOMPLETE, "load", source=_FIELD)
     yield kind("nan-rate", "its rate is no number", slower(float("nan"), STEADY), INCOMPLETE,
                "missing", source=_FIELD, sizes=(1, 8))
     for name, text, phases in (
@@ -479,12 +469,13 @@ def _what_could_not_be_read() -> Iterator[Kind]:
         ("pcie_width", "link's width", (MEMORY, COPY)),
     ):  # fmt: skip
         yield kind(f"zero-{text}", f"its {text} reads 0 in {' and '.join(phases)}",
-                   telemetry(*phases, **{name: 0}), INCOMPLETE, "load.recorded", source=_FIELD)
+                   telemetry(*phases, **_reading(name, 0)), INCOMPLETE, "load.recorded",
+                   source=_FIELD)
     yield kind("zero-maximum", "its link has x4 and a maximum of 0 lanes", both(
-        before(pcie_width_maximum=0), after(pcie_width_maximum=0), telemetry(pcie_width=4)),
+        lasting(pcie_width_maximum=0), telemetry(pcie_width=4)),
         INCOMPLETE, "pcie.width", source=_FIELD, sizes=(1,))
-    yield kind("work-gap", "no work was recorded for 30 s of the steady phase", no_work_for(30),
-               INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
+    yield kind("work-gap", "no work was recorded for 30 s of the steady phase", without("work",
+               STEADY, which=in_a_row(30)), INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 8))
     yield kind("energy", "its energy counter stands still at 690 W", no_energy, INCOMPLETE,
                "load.power", source=_FIELD)
     yield kind("no-part", "no counters were recorded between two parts", no_part, INCOMPLETE,
@@ -495,10 +486,10 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.recorded", source=_OWN, moments=(Moment("middle", slice(
                    400, 700), 0.5),))
     yield kind("memory-heat-zero", "the temperature of its memory reads 0", both(telemetry(
-        memory_temperature_c=0), before(memory_temperature_c=0), after(memory_temperature_c=0)),
+        memory_temperature_c=0), lasting(memory_temperature_c=0)),
         INCOMPLETE, "temperature.memory", source=_FIELD)
     yield kind("memory-heat-none", "the temperature of its memory is known on its twin only", both(
-        telemetry(memory_temperature_c=None), absent("memory_temperature_c")), INCOMPLETE,
+        telemetry(memory_temperature_c=None), lasting(memory_temperature_c=None)), INCOMPLETE,
         "temperature.memory", source=_FIELD)
     for model, name in ((H100, "h100"), (A100, "a100")):
         yield kind(f"memory-heat-{name}", f"no temperature of the memory of any {name.upper()}",
@@ -510,10 +501,10 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("power-frozen-steady", "its power is the same to the milliwatt in steady",
                telemetry(STEADY, power_w=690.123), INCOMPLETE, "load.power", source=_OWN,
                sizes=(1, 8))
-    yield kind("half-memory", "half of the memory was tested", half_memory, "N/A",
+    yield kind("half-memory", "half of the memory was tested", ended(MEMORY, share=0.5), "N/A",
                "memory.covered", source=_OWN, sizes=(1, 8))
-    yield kind("no-share", "no pattern has covered the memory", no_share, INCOMPLETE,
-               "memory.covered", source=_OWN)
+    yield kind("no-share", "no pattern has covered the memory", ended(MEMORY, share=None),
+               INCOMPLETE, "memory.covered", source=_OWN)
     yield kind("not-read-again", "its counters after the run are those before it",
                never_read_again, INCOMPLETE, "had ended", source=_OWN, moments=(AFTER,))
     for name, text in (("temperature_c", "a temperature"),
@@ -521,18 +512,17 @@ def _what_could_not_be_read() -> Iterator[Kind]:
         yield kind(f"stuck-{name}", f"{text} of 40 or 41 C at any power", stuck_heat(name),
                    INCOMPLETE, "temperature.sensor", source=_FIELD, sizes=(2, 8))
     yield kind("memory-clock-none", "its memory clock is not known", both(
-        telemetry(memory_clock_mhz=None), absent("memory_clock_mhz")), INCOMPLETE, "memory clock",
-        source=_FIELD)
-    yield kind("memory-clock-maximum-zero", "the maximum of its memory clock reads 0", both(
-        before(memory_clock_maximum_mhz=0), after(memory_clock_maximum_mhz=0)), INCOMPLETE,
-        "memory clock", source=_FIELD, sizes=(1,))
-    yield kind("spikes", "95 C in every third reading", some(3, STEADY, temperature_c=95), FAIL,
-               "temperature.gpu", source="NVML: the card's own maximum", sizes=(1,))
+        telemetry(memory_clock_mhz=None), lasting(memory_clock_mhz=None)), INCOMPLETE,
+               "memory clock", source=_FIELD)
+    yield kind("memory-clock-maximum-zero", "the maximum of its memory clock reads 0", lasting(
+        memory_clock_maximum_mhz=0), INCOMPLETE, "memory clock", source=_FIELD, sizes=(1,))
+    yield kind("spikes", "95 C in every third reading", telemetry(STEADY, which=slice(None, None,
+               3), temperature_c=95), FAIL, "temperature.gpu",
+               source="NVML: the card's own maximum", sizes=(1,))
     for name, value in (("none", None), ("zero", 0), ("constant", 25)):
         readings: dict[str, Any] = {"temperature_c": value}
-        ends = both(absent(), after(**readings))
         yield kind(f"sensor-{name}", f"its temperature reads {value} at any power",
-                   both(telemetry(**readings), ends, before(**readings)), INCOMPLETE, "temperature",
+                   both(telemetry(**readings), lasting(**readings)), INCOMPLETE, "temperature",
                    source=_FIELD)
     yield kind("sensor-after", "a reading of 255 C after the run", after(temperature_c=255), PASS,
                source=_OWN, moments=(AFTER,), exempt=True)
@@ -554,8 +544,9 @@ def _what_was_read_in_part() -> Iterator[Kind]:
                sizes=(1, 8))
     yield kind("little-energy", "its energy counter grows by a tenth of its power", little_energy,
                INCOMPLETE, "load.power", source=_FIELD, sizes=(1, 2))
-    yield kind("zero-often", "its temperature reads 0 in every second reading", some(
-        2, STEADY, temperature_c=0), INCOMPLETE, "load.recorded", source=_FIELD, sizes=(1, 2))
+    yield kind("zero-often", "its temperature reads 0 in every second reading", telemetry(
+        STEADY, which=SECOND, temperature_c=0), INCOMPLETE, "load.recorded", source=_FIELD,
+               sizes=(1, 2))
     yield kind("vbios-once", "its VBIOS is not read after the run", unread("vbios", why=None),
                INCOMPLETE, "gpu.identity", source=_FIELD, moments=(AFTER,))
     yield kind("warned-and-unread", "a remap waits since before the run, and is not read after it",
@@ -565,8 +556,9 @@ def _what_was_read_in_part() -> Iterator[Kind]:
                both(after(ecc_corrected_lifetime_total=10_000), unread(
                    "sram_corrected_lifetime_total")), INCOMPLETE, "ecc.corrected_lifetime_new",
                source=_FIELD, moments=(AFTER,))
-    yield kind("uncovered", "two of four patterns of the memory test were not written", uncovered,
-               INCOMPLETE, "passes", source=_OWN, sizes=(1, 2))
+    yield kind("uncovered", "two of four patterns of the memory test were not written",
+               ended(MEMORY, covered={"0": 2, "1": 2, "2": 0, "3": 0}), INCOMPLETE, "passes",
+               source=_OWN, sizes=(1, 2))
 
 
 def _rates() -> Iterator[Kind]:
@@ -583,8 +575,9 @@ def _rates() -> Iterator[Kind]:
                slower(0.5, STEADY), WARN, "rate.peers", source=_OWN, sizes=(2, 3), model=A100)
     yield kind("slow-part", "30 % of the rate in a third of the phase", slower(0.3, STEADY), FAIL,
                "rate.worst", source=_OWN, moments=MOMENTS, sizes=(1, 8))
-    yield kind("slow-moment", "1 % of the rate for six seconds", slow_moment, WARN, "rate.worst",
-               source=_OWN, sizes=(1, 8))
+    yield kind("slow-moment", "1 % of the rate for six seconds",
+               slower(0.01, STEADY, which=in_a_row(6)), WARN, "rate.worst", source=_OWN, sizes=(1,
+               8))
     yield kind("few-checks", "a tenth of the checks of its peers",
                slower(0.1, unit="checks"), FAIL, "work.peers", source=_OWN, sizes=(8,))
     yield kind("slow-format", "half the rate in fp16", slower(0.5, FP16), FAIL, "rate.peers",
@@ -596,14 +589,18 @@ def _rates() -> Iterator[Kind]:
                others=((2, WARN),))
     yield kind("few-iterations", "a fifth of the iterations of its peers",
                slower(0.2, MEMORY, unit="iterations"), FAIL, "work.peers", source=_OWN, sizes=(8,))
-    yield kind("slow-most", "half the rate on all GPUs but two, without a reference", slow_most,
-               FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
-    yield kind("slow-two", "half the rate on two of four GPUs, without a reference", half_fast,
-               FAIL, "rate.peers", source=_FRYER, sizes=(4,), model=A100)
-    yield kind("every-second", "40 % of the rate in every second reading", every_second, FAIL,
-               "rate.", source=_OWN, sizes=(1, 8))
+    yield kind("slow-most", "half the rate on all GPUs but two, without a reference",
+               slower(0.5, STEADY, FP16, gpus=ALL_BUT_TWO), FAIL, "rate.peers", source=_FRYER,
+               sizes=(8,), model=A100)
+    yield kind("slow-two", "half the rate on two of four GPUs, without a reference",
+               slower(0.5, STEADY, FP16, gpus=slice(2)), FAIL, "rate.peers", source=_FRYER,
+               sizes=(4,), model=A100)
+    yield kind("every-second", "40 % of the rate in every second reading",
+               slower(0.4, STEADY, which=SECOND), FAIL, "rate.", source=_OWN, sizes=(1, 8))
     yield kind("slow-but-one", "half the rate on all GPUs but one, without a reference",
-               slow_but_one, WARN, "bandwidth.peers", source=_OWN, sizes=(4, 8), model=A100)
+               both(slower(0.5, STEADY, FP16, COPY, gpus=ALL_BUT_ONE),
+                    slower(0.5, COPY, unit="bytes", gpus=ALL_BUT_ONE)), WARN, "bandwidth.peers",
+                    source=_OWN, sizes=(4, 8), model=A100)
     yield kind("later", "half the rate, at another time than all its peers", later, WARN,
                "rate.peers", source=_OWN, sizes=(2, 8), model=A100)
     yield kind("slow-copy-95", "95 % of the bandwidth of its peers",
@@ -613,7 +610,7 @@ def _rates() -> Iterator[Kind]:
                    cycle(number, 0.5, power_w=300.0), FAIL, "rate.", source=_OWN, sizes=(1, 8),
                    phases=CYCLES)
     yield kind("beyond-limit", "a fifth of the rate at a limit of 650 of 700 W", both(
-        limited, slower(0.2, STEADY, FP16, power_limit_w=650.0, power_w=640.0),
+        LIMITED, slower(0.2, STEADY, FP16, power_limit_w=650.0, power_w=640.0),
         after(power_limit_w=650.0)), FAIL, "rate.", source=_OWN, sizes=(8,))
     yield kind("limit-once", "40 % of the rate, and a power limit of 200 W in one reading",
                limit_for(0.4, STEADY, limit=200.0), FAIL, "rate.", source=_OWN, sizes=(1, 8))
@@ -621,17 +618,20 @@ def _rates() -> Iterator[Kind]:
                limit_for(0.4, LINKS, limit=200.0, reads=12), FAIL, "rate.", source=_OWN,
                sizes=(8,))
     yield kind("limit-unused", "half of the rate at 160 W, and a power limit of 400 W", both(
-        limited, slower(5 / 7, STEADY, FP16, power_w=160.0)), FAIL, "rate.", source=_OWN,
+        LIMITED, slower(5 / 7, STEADY, FP16, power_w=160.0)), FAIL, "rate.", source=_OWN,
         sizes=(8,))
     yield kind("limit-small", "80 % of the rate, and 98 % of the power limit", both(
         slower(0.8, STEADY, FP16, power_limit_w=686.0, power_w=680.0), after(power_limit_w=686.0)),
         FAIL, "rate.", source=_OWN, sizes=(8,))
-    yield kind("limit-raised", "82 % of the rate of its peers, and a higher power limit", raised,
+    yield kind("limit-raised", "82 % of the rate of its peers, and a higher power limit", both(
+        slower(0.82, STEADY, FP16), telemetry(power_limit_w=750.0), lasting(power_limit_w=750.0)),
                FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
     yield kind("maximum-clock", "85 % of the rate of its peers, and a lower maximum clock",
-               lower_maximum, FAIL, "rate.peers", source=_FRYER, sizes=(8,), model=A100)
-    yield kind("slow-all", "80 % of the reference on all GPUs", slower_all, WARN, "rate.reference",
-               source=_OWN, sizes=(2, 8))
+               both(slower(0.85, STEADY, FP16, sm_clock_mhz=1360),
+                    lasting(sm_clock_maximum_mhz=1500)), FAIL, "rate.peers", source=_FRYER,
+                    sizes=(8,), model=A100)
+    yield kind("slow-all", "80 % of the reference on all GPUs", slower(0.8, gpus=EVERY), WARN,
+               "rate.reference", source=_OWN, sizes=(2, 8))
     yield kind("slow-limited", "half the rate of seven peers with the same lowered limit",
                all_limited, FAIL, "rate.peers", source=_FRYER, sizes=(8,))
 
@@ -644,21 +644,23 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
     ):  # fmt: skip
         yield kind(f"hw-{name}", f"{reason} in every reading", telemetry(reasons=[reason]), FAIL,
                    "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1, 8))
-        yield kind(f"hw-{name}-10", f"{reason} in one of ten readings", some(10, reasons=[reason]),
+        yield kind(f"hw-{name}-10", f"{reason} in one of ten readings", telemetry(
+            which=TENTH, reasons=[reason]),
                    FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL)
     yield kind("hw-thermal-once", "hw_thermal_slowdown in one reading",
                once(reasons=["hw_thermal_slowdown"]), WARN, "clocks.hardware_slowdown",
                source="Azure/cyclecloud-healthagent: mask 0xE8", moments=(MIDDLE,))
     yield kind("hw-thermal-cycle", "hw_thermal_slowdown in a sixth of one steady phase of four",
-               slowed_cycle, FAIL, "clocks.hardware_slowdown", source=_NVSENTINEL, sizes=(1,),
-               phases=CYCLES)
+               telemetry(f"{STEADY}-2", which=slice(None, None, 6),
+                         reasons=["hw_thermal_slowdown"]), FAIL, "clocks.hardware_slowdown",
+                         source=_NVSENTINEL, sizes=(1,), phases=CYCLES)
     yield kind("sw-thermal-cycle",
                "sw_thermal_slowdown for a tenth of one steady phase of four, and no counter of it",
-               both(no_time_of(*TIMES), slowed_tenth), FAIL, "throttle.software_thermal",
+               both(everywhere(**NO_TIMES), SLOWED_TENTH), FAIL, "throttle.software_thermal",
                source=_VIOLATION, model=GEFORCE, phases=CYCLES)
     yield kind("sw-thermal-part",
                "sw_thermal_slowdown for a tenth of one steady phase, 2 % by its counter",
-               both(after(software_thermal_throttled_s=6.0), slowed_tenth), FAIL,
+               both(after(software_thermal_throttled_s=6.0), SLOWED_TENTH), FAIL,
                "throttle.software_thermal", source=_VIOLATION, sizes=(1,), phases=CYCLES)
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
@@ -671,7 +673,7 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
                source=_NVSENTINEL, moments=(AFTER,))
     yield kind("sw-thermal-sampled",
                "sw_thermal_slowdown in every reading, and no counter of time",
-               both(no_time_of(*TIMES), telemetry(reasons=["sw_thermal_slowdown"])), FAIL,
+               both(everywhere(**NO_TIMES), telemetry(reasons=["sw_thermal_slowdown"])), FAIL,
                "throttle.software_thermal", source=_VIOLATION, model=GEFORCE)
     yield kind("hot", "88 C, above the maximum of 87", telemetry(temperature_c=88), FAIL,
                "temperature.gpu", source="NVML: the card's own maximum", moments=MOMENTS)
@@ -688,8 +690,8 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
     yield kind("memory-clock-copy", "61 % of the memory clock while it copies",
                telemetry(COPY, memory_clock_mhz=1593), FAIL, "load.memory_clock", source=_OWN)
     yield kind("memory-clock-maximum", "a maximum memory clock of 61 % of its twin's", both(
-        before(memory_clock_maximum_mhz=1593), after(memory_clock_maximum_mhz=1593),
-        telemetry(memory_clock_mhz=1593)), FAIL, "load.memory_clock", source=_OWN, sizes=(2, 8))
+        lasting(memory_clock_maximum_mhz=1593), telemetry(memory_clock_mhz=1593)), FAIL,
+               "load.memory_clock", source=_OWN, sizes=(2, 8))
     yield kind("memory-clock", "61 % of the memory clock", telemetry(memory_clock_mhz=1593), FAIL,
                "load.memory_clock", source=_OWN, moments=(*MOMENTS, ALL))
 
@@ -698,7 +700,7 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     kind = partial(_kind, "PCIe and NVLink")
     for name, values in (("width", {"pcie_width": 1}), ("generation", {"pcie_generation": 1})):
         yield kind(f"{name}-moment", f"{name} 1 under load for five seconds",
-                   in_a_row(5, STEADY, **values), FAIL, f"pcie.{name}",
+                   telemetry(STEADY, which=in_a_row(5), **values), FAIL, f"pcie.{name}",
                    source="NVIDIA/NVSentinel#890", sizes=(1,))
     yield kind("width", "x4 of x16 under load", telemetry(pcie_width=4), FAIL, "pcie.width",
                source="NVIDIA/NVSentinel#890", moments=(*MOMENTS, ALL), sizes=(1,))
@@ -708,7 +710,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("width-elsewhere", "x4 of x16 in the phases that are not steady",
                telemetry(MEMORY, FP16, COPY, LINKS, pcie_width=4), FAIL, "pcie.width",
                source="NVIDIA/NVSentinel#890", sizes=(1, 8))
-    for name, use in (("", {}), (", its use is not read", {"utilization": None})):
+    uses: dict[str, Row] = {"": {}, ", its use is not read": {"utilization": None}}
+    for name, use in uses.items():
         yield kind(f"width-copy{len(use)}", f"x8 of x16 while it copies{name}", telemetry(
             COPY, pcie_width=8, **use), FAIL, "pcie.width", source="NVIDIA/NVSentinel#890",
             sizes=(1,))
@@ -722,8 +725,9 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                INCOMPLETE, "nvlink.replays", source=_FIELD, moments=(AFTER,))
     yield kind("half-pair", "the links between two of eight GPUs at half of their rate", half_pair,
                FAIL, "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
-    yield kind("narrow-slot", "GPU and slot allow 8 lanes, those of seven peers 16", narrow_slot,
-               WARN, "pcie.width", source="NVIDIA/NVSentinel#890", sizes=(2, 8))
+    yield kind("narrow-slot", "GPU and slot allow 8 lanes, those of seven peers 16",
+               both(lasting(pcie_width_maximum=8), telemetry(pcie_width=8)), WARN, "pcie.width",
+               source="NVIDIA/NVSentinel#890", sizes=(2, 8))
     yield kind("replays", "100,000 replays", after(pcie_replays_total=100_000), FAIL,
                "pcie.replay", source=_DCGM, moments=(AFTER,))
     yield kind("host-link", "40 % of the rate to the host", links(LinkPart.TO_HOST, 0.4), FAIL,
@@ -732,8 +736,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                "links.peer", source="IBM Autopilot: 80 %", sizes=(8,))
     yield kind("sender", "a GPU receives at the usual rate, and sends at a tenth of it", one_way,
                WARN, "", source=_OWN, sizes=(2, 3, 8), model=A100, of_node=True)
-    yield kind("peer-links-all", "all links between GPUs at half of the reference", slow_links,
-               WARN, "links.peer", source=_OWN, sizes=(2, 8))
+    yield kind("peer-links-all", "all links between GPUs at half of the reference",
+               links(LinkPart.PEER, 0.5, gpus=EVERY), WARN, "links.peer", source=_OWN, sizes=(2, 8))
     yield kind("dead-link", "one NVLink is inactive on both ends",
                nvlinks(5, both=True, before=True, active=False), FAIL, "nvlink.inactive",
                source="NVIDIA Health Validation: 0 inactive links", sizes=(1, 2, 8))
@@ -750,7 +754,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                links(LinkPart.PEER, 0.0), FAIL, "links.peer", source="IBM Autopilot: 80 %",
                sizes=(2, 8))
     yield kind("peer-zero-most", "no byte a second to its peers, on all GPUs but one",
-               dead_links_but_one, FAIL, "links.peer", source="IBM Autopilot: 80 %", sizes=(4, 8))
+               links(LinkPart.PEER, 0.0, gpus=ALL_BUT_ONE), FAIL, "links.peer",
+               source="IBM Autopilot: 80 %", sizes=(4, 8))
     yield kind("dead-links", "no NVLink of any GPU is active",
                both(*(nvlinks(number, both=True, before=True, active=False)
                       for number in range(18))), FAIL, "nvlink.inactive",
@@ -791,9 +796,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
     yield kind("fabric-gone", "a fabric that is not supported after the run",
                after(fabric_state="not_supported"), INCOMPLETE, "fabric.state", source=_FIELD,
                moments=(AFTER,))
-    yield kind("fabric-twin", "a fabric that only its twin has", both(
-        before(fabric_state="not_supported"), after(fabric_state="not_supported")), INCOMPLETE,
-        "fabric.state", source=_FIELD, sizes=(2, 8))
+    yield kind("fabric-twin", "a fabric that only its twin has", lasting(
+        fabric_state="not_supported"), INCOMPLETE, "fabric.state", source=_FIELD, sizes=(2, 8))
     yield kind("link-ber", "a link with errors beyond 10^-12 before the run",
                nvlinks(5, before=True, effective_ber=1e-5), FAIL, "nvlink.bit_error_rate",
                source=_DCGM, moments=(BEFORE,))
@@ -801,8 +805,8 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
 
 def _the_card_and_its_settings() -> Iterator[Kind]:
     kind = partial(_kind, "The card and its settings")
-    yield kind("reset", "it was reset in the run", reset, INCOMPLETE, "reset", source=_OWN,
-               moments=(MIDDLE,), sizes=(1, 4))
+    yield kind("reset", "it was reset in the run", after(energy_j=1000.0), INCOMPLETE, "reset",
+               source=_OWN, moments=(MIDDLE,), sizes=(1, 4))
     yield kind("replays-again", "its count of replays began again, at 100", both(
         before(pcie_replays_total=10**9), after(pcie_replays_total=100)), INCOMPLETE, "gpu.reset",
         source=_OWN)
@@ -810,11 +814,11 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                standing(energy_j=5.0), INCOMPLETE, "reset", source=_OWN, moments=(GAP,))
     yield kind("reload", "the driver was reloaded in the run", reloaded, INCOMPLETE, "reset",
                source=_OWN, moments=(MIDDLE,))
-    yield kind("mig", "MIG is on", mig, INCOMPLETE, "gpu.whole", source="NVML: MIG divides it",
-               sizes=(1, 2))
+    yield kind("mig", "MIG is on", lasting(mig=True), INCOMPLETE, "gpu.whole",
+               source="NVML: MIG divides it", sizes=(1, 2))
     for profile in ("A100-40C", "A10-2B4", "H100L-1-12CME"):
-        yield kind(f"virtual-{profile}", f"it is a virtual GPU, {profile}", virtual(profile),
-                   INCOMPLETE, "virtual", model=A100,
+        yield kind(f"virtual-{profile}", f"it is a virtual GPU, {profile}",
+               everywhere(name=f"NVIDIA {profile}"), INCOMPLETE, "virtual", model=A100,
                    source="NVIDIA, virtual GPU software: a profile is a share of a GPU")
     yield kind("mig-once", "MIG was on", standing(mig=True), INCOMPLETE, "gpu.whole",
                source="NVML: MIG divides it", moments=ENDS)
@@ -829,14 +833,16 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     yield kind("flashed", "another VBIOS after the run", after(vbios="97"), INCOMPLETE,
                "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("ecc-off", "ECC is off",
-               both(absent(*ECC, *LIFETIME), before(ecc=False), after(ecc=False)), WARN,
+               lasting(**dict.fromkeys((*ECC, *LIFETIME)), ecc=False), WARN,
                "ecc.mode", source=_OWN, sizes=(1,))
-    yield kind("limited", "an operator lowered its power limit in the run", limited, WARN,
+    yield kind("limited", "an operator lowered its power limit in the run", LIMITED, WARN,
                "power.limit", source=_OWN, sizes=(8,),
                exempt=True)
-    yield kind("limited-late", "an operator lowered its power limit in the last third", limited,
+    yield kind("limited-late", "an operator lowered its power limit in the last third", LIMITED,
                WARN, "power.limit", source=_OWN, moments=(LAST,), sizes=(1, 8), exempt=True)
-    yield kind("locked", "an operator locked its clocks", locked, WARN, "clocks.locked",
+    yield kind("locked", "an operator locked its clocks", both(
+        slower(0.7, STEADY, FP16, power_w=560.0, sm_clock_mhz=1150), telemetry(
+            reasons=["applications_clocks_setting"])), WARN, "clocks.locked",
                source="NVML: applications clocks setting", sizes=(8,), exempt=True)
     yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,
                "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=ENDS)
@@ -844,8 +850,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                "gpu.identity", source=_OWN, moments=(AFTER,))
     yield kind("shrunk", "8 GiB less memory after the run", after(memory_total=72 * 2**30),
                INCOMPLETE, "gpu.identity", source=f"{_XID}: 168", moments=(AFTER,))
-    yield kind("smaller", "8 GiB less memory than its peers", both(
-        before(memory_total=72 * 2**30), after(memory_total=72 * 2**30)), WARN, "memory.size",
+    yield kind("smaller", "8 GiB less memory than its peers", lasting(
+        memory_total=72 * 2**30), WARN, "memory.size",
         source=f"{_XID}: 168", sizes=(2, 8))
     yield kind("same-address", "another form of its PCI address after the run", after(
         pci_bus_id="0000:01:00.0"), PASS, source="NVML and the kernel print it differently",
@@ -869,7 +875,8 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                FAIL, source="NVIDIA/NVSentinel#684", of_node=True, sizes=(1, 4, 8))
     yield kind("unlisted", "a GPU on the PCI bus that NVML does not list", unlisted_gpu, FAIL,
                source=_GONE, of_node=True, sizes=(1, 4, 7))
-    yield kind("known-gone", "a GPU of earlier runs is not there", gone, WARN, "node.known",
+    yield kind("known-gone", "a GPU of earlier runs is not there", counters(
+        known={"GPU-gone": "GPU 8, burned in on 2026-11-20"}), WARN, "node.known",
                source="NVIDIA/NVSentinel#684", of_node=True, sizes=(2, 7))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import CHECKED, plan_of
 from tests.harness.gpu_environment import ROOT, TESTS
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -56,13 +57,11 @@ def on_this_host(environment: Mapping[str, str] = {}) -> Iterator[Starter]:
     def start(
         *words: str | Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            words,
+        process = piped_program(
+            *words,
             env={**os.environ, **(environment or {}), **given},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
         started.append(process)
         return process

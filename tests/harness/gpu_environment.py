@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL, Registry
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import SentinelProcess, eventually, run_sentinel
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -69,8 +70,7 @@ class Job:
 
     def got_memory(self) -> bool:
         """Wait for the result of the allocation; return whether it succeeded."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in not_none(self.process.stdout):
             result = json.loads(line)
             if "got" in result:
                 return bool(result["got"])
@@ -288,8 +288,7 @@ class SimulatedHost(GpuHost):
         """Provide a foreign job that needs 97 % of a GPU, so long after its :meth:`Job.start`."""
         words = ("--json", "--memory", "97%", "--context", f"{context_s:.2f}s", "--for", "1s")
         with self._started([sys.executable, "-c", LOADED_JOB, *words]) as job:
-            assert job.process.stdout is not None
-            assert "loaded" in job.process.stdout.readline()
+            assert "loaded" in not_none(job.process.stdout).readline()
             yield job
 
     def environment(self, **more: str) -> dict[str, str]:

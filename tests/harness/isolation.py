@@ -17,6 +17,7 @@ import pytest
 
 from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.programs import run_program
 
 #: The user ``nobody`` of most hosts, who owns no file.
 STRANGER = 65534
@@ -71,18 +72,7 @@ def run_as(
     uid: int, command: list[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as a user, in the folder of the sources."""
-    return subprocess.run(
-        command,
-        user=uid,
-        group=uid,
-        extra_groups=[],
-        env=environment,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(*command, user=uid, group=uid, extra_groups=[], env=environment, cwd=ROOT)
 
 
 #: A prefix that runs a command in a new PID namespace; the command dies with ``unshare``.

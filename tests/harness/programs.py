@@ -49,6 +49,17 @@ def started_program(*words: str | Path, **options: Any) -> Iterator[subprocess.P
             process.kill()
 
 
+def piped_program(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """Start a program to whose input a test writes, and whose output it reads.
+
+    Args:
+        words: The command line.
+        options: Of :class:`subprocess.Popen`.
+    """
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(words, text=True, **{**given, **options})
+
+
 def output_of(process: subprocess.Popen[str], code: int) -> str:
     """Wait for the end of a program, which must have this exit code; return its output."""
     output, errors = process.communicate(timeout=3 * TIMEOUT_S)

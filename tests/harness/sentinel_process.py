@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from sentinel.host.procfs import read_stat
+from tests.harness.narrowing import not_none
 from tests.harness.timing import TIMEOUT_S
 
 Event = Mapping[str, Any]
@@ -60,8 +61,7 @@ class SentinelProcess:
             thread.start()
 
     def _read_events(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in not_none(self.process.stdout):
             with self._changed:
                 self.events.append(json.loads(line))
                 self._changed.notify_all()
@@ -69,8 +69,7 @@ class SentinelProcess:
             self._changed.notify_all()
 
     def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in not_none(self.process.stderr):
             self.errors += line
 
     def wait_for(self, name: str, *, count: int = 1, gpu: int | None = None) -> Event:
@@ -147,8 +146,7 @@ class SentinelProcess:
         for thread in self._threads:
             thread.join(TIMEOUT_S)
         for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+            not_none(stream).close()
 
 
 @contextmanager
@@ -199,8 +197,7 @@ def gone(process: psutil.Process) -> bool:
 
 def start_of(pid: int) -> int:
     """Read the start time of a process, in ticks since boot."""
-    stat = read_stat(pid)
-    assert stat is not None
+    stat = not_none(read_stat(pid))
     return stat.started
 
 

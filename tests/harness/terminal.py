@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -30,9 +31,7 @@ class Terminal:
         self._run("new-session", "-d", "-s", "t", *size, "sh", "-c", program)
 
     def _run(self, *words: str) -> str:
-        done = subprocess.run(
-            [*self._tmux, *words], capture_output=True, text=True, check=True, env=self._environ
-        )
+        done = run_program(*self._tmux, *words, check=True, env=self._environ)
         return done.stdout
 
     def press(self, *keys: str) -> None:

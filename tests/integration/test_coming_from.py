@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,7 +27,7 @@ from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
-from tests.harness.programs import run_program
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -436,9 +435,7 @@ def test_an_allocation_by_curl_lasts_as_long_as_the_process_that_it_names(daemon
         f"{curl}/allocate -d '{body}'$$'}}'; echo; read -r line;"
         f' {curl}/deallocate -d \'{{"allocation_id": "by_curl"}}\''
     )
-    with subprocess.Popen(
-        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as shell:
+    with piped_program("sh", "-c", script) as shell:
         assert shell.stdin is not None
         assert shell.stdout is not None
         assert json.loads(shell.stdout.readline())["success"] is True

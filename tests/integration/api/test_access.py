@@ -23,6 +23,7 @@ from sentinel.config.sources import NAME as SAVED
 from sentinel.host.lookups import look_up
 from sentinel.protocol.commands import AccessPolicy, Configure, Level
 from tests.harness.api_harness import UUIDS, ApiServer, ask, check_problem, over_tcp
+from tests.harness.narrowing import not_none
 from tests.harness.timing import TIMEOUT_S
 
 #: A user and a group that own nothing here.
@@ -166,8 +167,7 @@ def test_one_user_cannot_use_up_the_connections(folder: Path, number: int, statu
         Path(api.path).chmod(0o666)
         command = [sys.executable, "-c", OPENS_MANY, api.path, str(number)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline().split()[1] == str(status).encode()
+            assert not_none(process.stdout).readline().split()[1] == str(status).encode()
             assert ask(api, "GET", "/v1/health").status == 200
             process.communicate()
 
@@ -224,8 +224,7 @@ def followers(api: ApiServer, uid: int, groups: Sequence[int], number: int) -> I
     with subprocess.Popen(
         [sys.executable, "-c", FOLLOWS, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())
+        yield json.loads(not_none(process.stdout).readline())
         process.communicate()
 
 

@@ -29,6 +29,7 @@ from tests.harness.api_harness import (
     over_tcp,
     send,
 )
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually, start_of
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -191,12 +192,7 @@ def test_an_allocation_for_the_caller_ends_with_the_caller(api: ApiServer) -> No
         "got = connect(sys.argv[1]).allocate('own', '1GiB');"
         "print(got.holder.pid, flush=True); input()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, api.path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as client:
+    with piped_program(sys.executable, "-c", program, api.path) as client:
         assert client.stdout is not None
         assert int(client.stdout.readline()) == client.pid
         assert set(api.supervisor.allocations) == {"own"}
@@ -293,13 +289,6 @@ def test_a_named_process_must_not_end(reads: Callable[..., None], changes: dict[
     by = Caller(via="unix", uid=os.getuid(), pid=1, started=1)
     with pytest.raises(ProblemError, match="is not visible here"):
         resolve_holder(by, os.getpid())
-
-
-def test_the_caller_is_identified_by_its_start_time(api: ApiServer) -> None:
-    assert allocate(api, size=GIB).status == 200
-    order = next(order for order in api.commands if isinstance(order, Allocate))
-    stat = own_stat()
-    assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
 
 
 @pytest.mark.long

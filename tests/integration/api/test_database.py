@@ -41,6 +41,8 @@ from tests.harness.history_harness import (
     make_view,
     process,
 )
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
@@ -317,8 +319,7 @@ def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: HistoryHarnes
     for _ in range(300):
         past.write_event(text="x" * 500)
     assert past.path is not None
-    assert past.database._file is not None
-    execute = past.database._file.execute
+    execute = not_none(past.database._file).execute
     execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     execute("PRAGMA shrink_memory").fetchall()
     execute("PRAGMA cache_size = 1")
@@ -371,8 +372,7 @@ def test_a_file_of_another_kind_or_version_is_set_aside_whole(
 
 def test_the_file_is_private_to_its_owner(past: HistoryHarness) -> None:
     past.write_event()
-    assert past.path is not None
-    files = list(past.path.parent.glob("history.db*"))
+    files = list(not_none(past.path).parent.glob("history.db*"))
     assert len(files) == 3
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
@@ -510,11 +510,12 @@ def test_after_a_kill_at_any_moment_the_file_is_intact_and_has_all_written_rows(
     path = tmp_path / "history.db"
     written = 0
     for turn in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITES, str(path)],
+        with piped_program(
+            sys.executable,
+            "-c",
+            WRITES,
+            str(path),
             cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         ) as writer:
             assert writer.stdout is not None

@@ -19,7 +19,7 @@ import pytest
 from sentinel.api.bodies import ProblemError
 from sentinel.api.history import History
 from sentinel.client import Client, connect
-from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.commands import Level
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, ApiServer, ask
@@ -175,13 +175,6 @@ def test_an_invalid_query_is_refused_with_the_reason(
     refused = ask(service, "GET", f"/v1/{path}")
     assert refused.status == status
     assert says in refused.body["detail"]
-
-
-def test_the_client_raises_its_usual_errors(client: Client) -> None:
-    with pytest.raises(NoSuchGpuError):
-        client.history(7)
-    with pytest.raises(ConfigError, match="neither a duration"):
-        client.usage(since="long ago")
 
 
 def test_a_removed_gpu_is_found_by_its_uuid(service: ApiServer, client: Client) -> None:

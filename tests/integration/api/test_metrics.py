@@ -40,6 +40,7 @@ from tests.harness.metrics_harness import (
     send_all_views,
     value_of,
 )
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -246,8 +247,7 @@ def test_memory_and_cpu_time_are_exported_for_each_own_process(api: ApiServer) -
         resident = value_of(page, "sentinel_process_resident_memory_bytes", process=process)
         assert resident is not None
         assert 2**22 < resident < 2**32
-    child = value_of(page, "sentinel_gpu_stressor_resident_memory_bytes", gpu="0")
-    assert child is not None
+    child = not_none(value_of(page, "sentinel_gpu_stressor_resident_memory_bytes", gpu="0"))
     assert child > 2**22
 
 
@@ -309,8 +309,7 @@ def test_a_stale_value_is_not_exported(api: ApiServer) -> None:
     eventually(lambda: not measured(api))
     page = scrape(api)
     for name in ("reading", "telemetry"):
-        age = value_of(page, f"sentinel_gpu_{name}_age_seconds", gpu="0")
-        assert age is not None
+        age = not_none(value_of(page, f"sentinel_gpu_{name}_age_seconds", gpu="0"))
         assert 60 <= age < 60 + TIMEOUT_S
 
 
@@ -321,8 +320,7 @@ def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(api: ApiServer
     page = scrape(api)
     assert not MEASURED & page.keys()
     assert not {name for name in page if name.endswith("state")}
-    age = value_of(page, "sentinel_view_age_seconds")
-    assert age is not None
+    age = not_none(value_of(page, "sentinel_view_age_seconds"))
     assert age >= 5
     assert value_of(page, "sentinel_gpu_yields_total", gpu="0") == 5
     assert value_of(page, "sentinel_gpu_reading_age_seconds", gpu="0") is not None
@@ -422,8 +420,7 @@ def test_a_replaced_api_process_serves_scrapes_at_the_same_address(tmp_path: Pat
         eventually(lambda: get_metrics(api)[0] == 200)
         again = value_of(scrape(api), "sentinel_service_start_time_seconds")
         assert began is not None
-        assert again is not None
-        assert again > began
+        assert not_none(again) > began
 
 
 @pytest.mark.long

@@ -34,7 +34,9 @@ from tests.harness.api_harness import (
 )
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
+from tests.harness.narrowing import not_none
 from tests.harness.preloaded import FailingDisk
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually, start_of
 
 #: The path of a reservation of which a test does not need the answer.
@@ -169,11 +171,6 @@ def waiting_client(api: ApiServer, **wish: Any) -> Iterator[list[Reply]]:
         client.join()
 
 
-def test_a_request_for_more_gpus_than_there_are_does_not_wait(api: ApiServer) -> None:
-    refused = reserve(api, count=109, wait_s=86_400)
-    check_problem(refused, 422, "invalid", "109 GPUs are requested, and there are 2")
-
-
 def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     late = reserve(api, gpus=["0"], wait_s=0.2)
@@ -204,11 +201,8 @@ def test_a_killed_client_leaves_the_queue_though_its_child_has_the_connection(
 ) -> None:
     reserve(api, gpus=["0"])
     command = [sys.executable, "-c", WAITS_AND_FORKS, api.path, str(ROOT)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as client:
-        assert client.stdout is not None
-        child = psutil.Process(int(client.stdout.readline()))
+    with piped_program(*command) as client:
+        child = psutil.Process(int(not_none(client.stdout).readline()))
         try:
             eventually(lambda: api.supervisor.queue)
             client.kill()
@@ -441,11 +435,8 @@ time.sleep(600)
 
 def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
     command = [sys.executable, "-c", ASKS, api.path, str(ROOT)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        made = json.loads(holder.stdout.readline())
+    with piped_program(*command) as holder:
+        made = json.loads(not_none(holder.stdout).readline())
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
         time.sleep(0.5)  # views arrive meanwhile

@@ -28,6 +28,7 @@ from sentinel.client.transport import Address, listener_pid, stream_lines
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
 from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem, over_tcp
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -482,8 +483,7 @@ def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
 
 def test_importing_the_main_module_imports_no_web_server() -> None:
     program = "import sys, sentinel.api.main; print(*sys.modules)"
-    command = [sys.executable, "-c", program]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    out = run_program(sys.executable, "-c", program, check=True).stdout.split()
     assert not {"asyncio", "fastapi", "pydantic", "starlette", "uvicorn"} & set(out)
 
 

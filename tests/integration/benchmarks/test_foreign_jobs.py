@@ -16,6 +16,7 @@ import pytest
 from benchmarks.foreign_jobs import FIRST_BYTES
 from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -24,13 +25,8 @@ pytestmark = pytest.mark.long
 
 def start_jobs(folder: Path, limit_s: float) -> subprocess.Popen[str]:
     command = ["benchmarks.foreign_jobs", "--simulation", str(folder), "--limit", str(limit_s)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    process = piped_program(
+        sys.executable, "-m", *command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     assert next_line(process)["ready"]
     return process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from benchmarks.random_jobs import Run
 from sentinel.host.simulation import Registry
 from tests.harness.benchmark_run import run_benchmark
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.long
@@ -60,12 +60,8 @@ class QuietDaemon:
 @contextmanager
 def member(registry: Registry, title: str) -> Iterator[None]:
     (gpu,) = registry.gpus()
-    process = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, title, str(registry.folder), gpu.uuid],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    process = piped_program(
+        sys.executable, "-c", MEMBER, title, str(registry.folder), gpu.uuid, cwd=ROOT
     )
     with process:
         try:

@@ -31,6 +31,7 @@ from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import TESTS, GpuHost, SimulatedHost
+from tests.harness.narrowing import not_none
 from tests.harness.programs import started_program
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
@@ -162,14 +163,6 @@ def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: Simulat
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_never_reports_gets_a_remark(simulated: SimulatedHost) -> None:
-    code, figures = try_on(simulated, "bad_workloads:never_reports", "--for", "2s")
-    assert (code, figures["result"], figures["problems"]) == (0, "remarks", []), figures
-    assert [remark["kind"] for remark in figures["remarks"]] == ["no_report"]
-
-
-@pytest.mark.long
 def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None:
     with simulated.job(share=0.5, stay=60.0) as job:
         assert job.got_memory()
@@ -184,8 +177,7 @@ def test_the_use_of_the_host_is_measured_until_the_process_ends() -> None:
     meter = HostMeter()
     hold = f"b = b'1' * {50 * 2**20}; print(1, flush=True)\nwhile True: pass"
     with started_program(sys.executable, "-c", hold) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        not_none(process.stdout).readline()
         pid = process.pid
         assert meter.result() is None
         meter.sample(pid, 100.0)
@@ -193,8 +185,7 @@ def test_the_use_of_the_host_is_measured_until_the_process_ends() -> None:
         begun = sum(psutil.Process(pid).cpu_times()[:2])
         eventually(lambda: sum(psutil.Process(pid).cpu_times()[:2]) >= begun + 0.3)
         meter.sample(pid, 101.0)
-    use = meter.result()
-    assert use is not None
+    use = not_none(meter.result())
     assert use.cores > 0.29  # sums of hundredths may round down
     assert use.memory >= 50 * 2**20
     meter.sample(pid, 102.0)
@@ -277,8 +268,7 @@ def test_a_check_that_misses_faults_fails(
     assert " ".join(results.split()) == "FAILED fp32 result 0 of 2 faults found"
     assert memory.startswith("FAILED")
     assert inputs.startswith("ok"), "those have checksums of their own"
-    proof = re.search(r"(\d+) of (\d+) faults found, 0 false alarms", summary)
-    assert proof is not None
+    proof = not_none(re.search(r"(\d+) of (\d+) faults found, 0 false alarms", summary))
     assert int(proof[2]) - int(proof[1]) == 4
 
 
@@ -304,8 +294,7 @@ def test_a_gpu_in_use_is_not_occupied(
 @pytest.mark.long
 def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> None:
     with begun(host, "selftest", *ENDLESS) as process:
-        assert process.stdout is not None
-        lines = [" ".join(process.stdout.readline().split()) for _ in range(5)]
+        lines = [" ".join(not_none(process.stdout).readline().split()) for _ in range(5)]
         assert lines[-1] == "ok fp32 reference 2 of 2 faults found"
         family = children(process)
         assert len(family) >= 2

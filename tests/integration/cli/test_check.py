@@ -300,32 +300,23 @@ def test_what_a_daemon_found_wrong_counts_after_its_end(check: Check, registry: 
     assert (code, f"{path} is no file of verified work" in err) == (2, True)
 
 
-def test_faults_that_a_damaged_file_had_are_not_taken_for_none(
-    check: Check, registry: Registry
+@pytest.mark.parametrize("name", [f"{FAULTS.name}.bad", "verified.json.bad.2"])
+def test_what_a_file_had_that_was_set_aside_is_not_known(
+    check: Check, registry: Registry, name: str
 ) -> None:
     """A daemon that begins sets the file aside, and knows nothing of it."""
-    path = find_shared(registry.folder) / FAULTS.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(f"{path.name}.bad").write_text("{")
-    code, out, _ = check()
-    assert (code, "daemon.findings" in out) == (3, True)
-    path.with_name(f"{path.name}.bad").unlink()
-    assert check()[0] == 0
-
-
-def test_findings_in_a_file_that_was_set_aside_are_not_known(
-    check: Check, registry: Registry
-) -> None:
-    kept = find_shared(registry.folder) / "verified.json.bad.2"
+    kept = find_shared(registry.folder) / name
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("{")
-    assert (check()[0], check("--nagios")[0], check("--npd")[0]) == (3, 3, 2)
-    assert "verified.json.bad.2 is damaged" in check("--nagios")[1]
+    code, out, _ = check()
+    assert (code, "daemon.findings" in out) == (3, True)
+    assert (check("--nagios")[0], check("--npd")[0]) == (3, 2)
+    assert f"{name} is damaged" in check("--nagios")[1]
     inject(registry, 1, remap_failed=True)
     assert check("--nagios")[0] == 2, "another fault is not hidden"
     inject(registry, 1)
     kept.unlink()
-    assert check("--nagios")[0] == 0
+    assert check()[0] == 0
 
 
 def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) -> None:

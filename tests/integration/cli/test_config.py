@@ -151,16 +151,6 @@ def test_check_reports_everything_that_is_wrong(
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("daemon")
-def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine) -> None:
-    file = tmp_path / "wrong.toml"
-    file.write_text('workload = "gemm:sise=1"\n[gpu.1]\nworkload = "gemm:size=1"')
-    err = cli("config", "check", str(file), code=2).err
-    assert f"{file}: workload: workload gemm has no option 'sise'" in err
-    assert f"{file}: gpu.1.workload: workload gemm: size=1 is not a positive multiple of 64" in err
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -173,6 +163,7 @@ def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine
             "gpu.0.throttle.temp_normal_from: throttle.temp_normal_from is 80",
         ),
         ("workload = 'gemm:sise=1'", "workload: workload gemm has no option 'sise'"),
+        ("[gpu.1]\nworkload = 'gemm:size=1'", "size=1 is not a positive multiple of 64"),
         ("workload = 'no:way'", "No module named 'no'. A module is found if it is installed"),
         ("log.file = 'relative.log'", "log.file: 'relative.log' is not an absolute path"),
         ("log.file = '/etc/passwd/x.log'", "the folder /etc/passwd cannot be created: a file of"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_line import CommandLine
-from tests.harness.programs import run_program
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import (
     DAEMON,
@@ -284,12 +284,7 @@ def test_reservations_are_listed(stub: StubDaemon, cli: CommandLine) -> None:
 def run_exec(stub: StubDaemon, *typed: str) -> subprocess.Popen[str]:
     stub.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     stub.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
-    return subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "exec", *typed],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return piped_program(sys.executable, "-m", "sentinel", "exec", *typed, stderr=subprocess.PIPE)
 
 
 def test_exec_becomes_the_command_and_sets_its_visible_gpus(stub: StubDaemon) -> None:
@@ -387,8 +382,7 @@ def test_logs_follows_until_it_is_ended(stub: StubDaemon, tmp_path: Path) -> Non
     log = tmp_path / "log"
     log.write_text('first\n{"event": "burnin.measured"}\n')
     stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
-    command = [sys.executable, "-m", "sentinel", "logs", "-f", "-n", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with piped_program(sys.executable, "-m", "sentinel", "logs", "-f", "-n", "1") as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "first\n"

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.cli.tools import demo
 from sentinel.host.simulation import Registry
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 SCRIPT = """
 import sys, sentinel.cli.tools.demo as demo
@@ -23,8 +23,7 @@ sys.exit(demo.command([], standalone_mode=False))
 
 @pytest.mark.long
 def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program(sys.executable, "-c", SCRIPT)
     assert (done.returncode, done.stderr) == (0, "")
     story = (
         *("GPU 0     occupied", "demo job", "GPU 0     yielding", "GPU 0     handed over"),
@@ -77,8 +76,7 @@ def test_the_context_of_a_job_never_stops_growing_for_long(
 def test_the_demo_ends_if_no_gpu_is_occupied(monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"import sentinel.cli.tools.demo as demo; demo.START_TIMEOUT_S = 5.0{SCRIPT}"
     monkeypatch.setenv("SENTINEL_WORKLOAD", "gemm")
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program(sys.executable, "-c", script)
     assert (done.returncode, done.stderr) == (1, "")
     assert "Not all GPUs were occupied within 5 s." in done.stdout
     assert "demo job" not in done.stdout

@@ -21,6 +21,7 @@ from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
 from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import TESTS, SimulatedHost
+from tests.harness.programs import piped_program
 from tests.harness.prometheus import free_port
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -117,14 +118,14 @@ class Desk:
 
     def run(self, text: str, *, endless: bool = False) -> tuple[int, str]:
         """Run a command by a shell; return its exit code and its output."""
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec {text}" if endless else text],
+        process = piped_program(
+            "bash",
+            "-c",
+            f"exec {text}" if endless else text,
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
         with process:
             if endless:

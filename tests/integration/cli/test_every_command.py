@@ -19,6 +19,7 @@ from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine, CommandOutput
 from tests.harness.example_run import ExampleRun
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -205,14 +206,7 @@ def run_into_closed_pipe(*words: str) -> tuple[int, str]:
     """Run Python with an output that is closed; return the exit code and the errors."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, *words],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_program(sys.executable, *words, stdout=writer)
     os.close(writer)
     return done.returncode, done.stderr
 
@@ -245,14 +239,7 @@ def test_a_verdict_that_found_no_reader_is_no_success(tmp_path: Path) -> None:
 def test_a_full_disk_ends_a_report_that_had_no_stressors(tmp_path: Path) -> None:
     folder = ExampleRun().write(tmp_path / "run").path
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "sentinel", "report", str(folder)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = run_program(sys.executable, "-m", "sentinel", "report", str(folder), stdout=full)
     assert done.returncode == ExitCode.USAGE
     assert "No space left on device" in done.stderr
     assert "stressors" not in done.stderr

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.harness.command_line import CommandLine
-from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import DAEMON, GPU, RESERVATION, Reply, StubDaemon
 
@@ -90,12 +89,6 @@ def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
 
 def test_its_help_names_no_gpus_that_it_does_not_take(cli: CommandLine) -> None:
     assert "named" not in cli("free", "--help").out
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @pytest.mark.usefixtures("fake_torch")

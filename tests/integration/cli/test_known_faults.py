@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from sentinel.host.timed_file import FAULTS
 from sentinel.host.verified_store import NAME, StoredWork, save
 from sentinel.protocol.views import FaultKind
 from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
-from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
@@ -47,12 +47,6 @@ ALL_KINDS = [
     pytest.param(kind, marks=[] if kind is FaultKind.XID else pytest.mark.long)
     for kind in FaultKind
 ]
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)

@@ -141,44 +141,21 @@ def test_a_request_waits_for_visible_gpus_only(
 # --- waits -----------------------------------------------------------------------------------
 
 
-def test_exec_that_is_interrupted_leaves_nothing_in_the_queue(daemon: Daemon) -> None:
-    daemon.client.reserve([0, 1, 2], seconds=600)
+@pytest.mark.parametrize("has_api", [True, False])
+def test_exec_that_is_interrupted_leaves_nothing_in_the_queue(
+    daemon: Daemon, *, has_api: bool
+) -> None:
+    held = daemon.client.reserve([0, 1, 2], seconds=600)
     with daemon.start_command("exec", "--count", "1", *JOB) as job:
         eventually(lambda: queue(daemon))
+        if not has_api:
+            daemon.kill_api()
         job.send_signal(signal.SIGINT)
         out, _ = job.communicate(timeout=TIMEOUT_S)
         assert (job.returncode, out) == (130, "")
     eventually(lambda: not queue(daemon))
-
-
-def test_exec_that_is_interrupted_without_an_api_process_leaves_nothing(daemon: Daemon) -> None:
-    held = daemon.client.reserve([0, 1, 2], seconds=600)
-    with daemon.start_command("exec", "--count", "1", *JOB) as job:
-        eventually(lambda: queue(daemon))
-        daemon.kill_api()
-        job.send_signal(signal.SIGINT)
-        job.communicate(timeout=TIMEOUT_S)
-    eventually(lambda: not queue(daemon))
     held.end()
     assert daemon.client.reservations() == ()
-
-
-def test_a_wait_for_a_lost_gpu_is_refused_or_ends(daemon: Daemon) -> None:
-    registry, uuid = daemon.host.registry, daemon.host.uuid(1)
-    daemon.client.reserve([0, 1, 2], seconds=600)
-    with daemon.start_command("exec", "--gpus", "1", *JOB) as job:
-        eventually(lambda: queue(daemon))
-        registry.inject(uuid, "lost")
-        out, err = job.communicate(timeout=TIMEOUT_S)
-        assert (job.returncode, out) == (1, "")
-        assert "GPU 1: " in err
-        assert "lost" in err
-    assert queue(daemon) == []
-    code, out, err = run(daemon, "exec", "--count", str(GPUS), *JOB)
-    assert (code, out, "lost" in err) == (1, "", True)
-    assert "gave up" not in err
-    with daemon.start_command("exec", "--count", "2", *JOB):
-        eventually(lambda: queue(daemon))
 
 
 def test_a_daemon_that_ends_ends_the_wait(daemon: Daemon) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from sentinel.protocol.events import PERIODIC_EVENTS
 from tests.harness.command_line import CommandLine
+from tests.harness.programs import run_program
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -110,8 +111,7 @@ def test_status_imports_little(stub: StubDaemon, tmp_path: Path, words: list[str
         f"code = run_command_line({words!r});"
         "print(json.dumps([code, *sys.modules]), file=sys.stderr)"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program(sys.executable, "-c", program, check=True)
     code, *modules = json.loads(done.stderr.splitlines()[-1])
     assert (code, HEAVY & set(modules)) == (0, set())
     assert len(modules) < MAX_MODULES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import runpy
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +30,8 @@ from sentinel.errors import (
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import read_all, records_folder
 from tests.harness.gpu_environment import TESTS, SimulatedHost
-from tests.harness.programs import run_program
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -189,10 +189,8 @@ def test_the_end_of_the_script_ends_its_sentinel(
     set_mode: Callable[[str], None], tmp_path: Path, number: signal.Signals
 ) -> None:
     set_mode("held")
-    command = [sys.executable, "-c", PROGRAM]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
-        assert script.stdout is not None
-        pid = int(script.stdout.readline())
+    with piped_program(sys.executable, "-c", PROGRAM) as script:
+        pid = int(not_none(script.stdout).readline())
         os.kill(script.pid, number)
         eventually((tmp_path / "ended").exists)
         eventually(lambda: (stat := read_stat(pid)) is None or not stat.alive)
@@ -345,8 +343,7 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
     with hold.private_sentinel(["--monitor", "--simulate", "1"]) as held:
         eventually(lambda: _answers(held))
         assert read_all(records) == []
-        command = held.client.settings().get("notify.command")
-        assert command is not None
+        command = not_none(held.client.settings().get("notify.command"))
         assert command.text == "off", "events of a script notify no operator"
 
 

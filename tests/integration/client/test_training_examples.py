@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import site
-import subprocess
 import sys
 import venv
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import pytest
 
 from sentinel.errors import NotRunningError
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.programs import run_program
+from tests.harness.programs import piped_program, run_program
 from tests.harness.timing import MACHINE_SLOWNESS
 
 EXAMPLES = ROOT / "examples" / "training"
@@ -114,10 +113,8 @@ print(any_stops(rank == 1, cpu), any_stops(False, cpu))
 @pytest.mark.long  # two imports of torch
 def test_all_processes_of_a_distributed_training_stop_together(tmp_path: Path) -> None:
     ranks = [
-        subprocess.Popen(
-            (sys.executable, "-c", AGREES, str(EXAMPLES), str(rank), str(tmp_path / "store")),
-            stdout=subprocess.PIPE,
-            text=True,
+        piped_program(
+            sys.executable, "-c", AGREES, str(EXAMPLES), str(rank), str(tmp_path / "store")
         )
         for rank in range(2)
     ]

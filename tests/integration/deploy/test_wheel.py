@@ -21,6 +21,8 @@ from tests.harness.openapi_document import openapi_document
 from tests.harness.programs import run_program
 from tests.harness.wheels import call_hook, copy_of_the_sources
 
+pytestmark = pytest.mark.long
+
 #: Where each shell looks for the completion of a command.
 COMPLETIONS = {
     "bash": "bash-completion/completions/sentinel",
@@ -39,7 +41,6 @@ SHIPPED = (
 )
 
 
-@pytest.mark.long
 def test_an_editable_install_needs_no_dependency_at_build_time(tmp_path: Path) -> None:
     source = copy_of_the_sources(tmp_path)
     assert call_hook(source, "get_requires_for_build_editable") == []
@@ -48,7 +49,6 @@ def test_an_editable_install_needs_no_dependency_at_build_time(tmp_path: Path) -
     assert not any(requirement.startswith("torch") for requirement in wheel)
 
 
-@pytest.mark.long  # an isolated build downloads what it needs
 @pytest.mark.timeout(300)
 def test_a_wheel_from_the_source_distribution_has_the_generated_files(tmp_path: Path) -> None:
     source = copy_of_the_sources(tmp_path)
@@ -72,7 +72,6 @@ def test_a_wheel_from_the_source_distribution_has_the_generated_files(tmp_path: 
     check_links(str(described.get_payload()), repository=None)
 
 
-@pytest.mark.long
 def test_links_lead_to_this_version_in_a_repository() -> None:
     """The project has no public address; this one is reserved for examples (RFC 2606)."""
     repository = "https://example.org/sentinel"

@@ -24,6 +24,7 @@ from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
 from tests.harness.command_line import CommandLine
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
@@ -343,8 +344,7 @@ def test_no_user_holds_a_gpu_by_files_alone_or_for_another(shared: Path) -> None
     locked(folder, 0).release()  # the next one exists when the files of GPU 1 do not
 
     def hold() -> list[str]:
-        own = read_stat(os.getpid())
-        assert own is not None
+        own = not_none(read_stat(os.getpid()))
         note = {"pid": own.pid, "started": own.started, "since": "2026-11-22T12:00:00+00:00"}
         dead = {**note, "started": own.started + 1}
         others = {**note, "pid": 1}
@@ -425,8 +425,7 @@ def test_a_sentinel_says_that_another_user_has_one(
     folder = simulated.folder / "locks"
     locked(folder, 9).release()
     with stranger(os.getpid) as pid:
-        process = read_stat(pid)
-        assert process is not None
+        process = not_none(read_stat(pid))
         record = folder / f"{simulated.registry.gpus()[0].uuid}.{STRANGER}.json"
         note = {
             "pid": process.pid,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 PROBE = """
 import sys
@@ -45,6 +44,5 @@ assert structlog.dev.rich is not None
 def test_the_libraries_import_nothing_unneeded(script: str) -> None:
     # -S: without site, which imports more of the library where packages are linked.
     paths = f"import sys; sys.path[:] = {sys.path!r}\n"
-    command = [sys.executable, "-S", "-c", paths + script, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program(sys.executable, "-S", "-c", paths + script, __file__)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,8 @@ from sentinel.probe.driver import ReadError
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.programs import run_program, started_program
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program, run_program, started_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -70,11 +71,8 @@ class Member:
     """A process on a GPU, controlled through its standard input."""
 
     def __init__(self, registry: Registry, gpu: Gpu, within: tuple[str, ...]) -> None:
-        self.process = subprocess.Popen(
-            [*within, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self.process = piped_program(
+            *within, sys.executable, "-c", MEMBER, str(registry.folder), gpu.uuid
         )
         self.pid = self.process.pid
         assert self.read_result() == "joined"
@@ -85,8 +83,7 @@ class Member:
         self.process.stdin.flush()
 
     def read_result(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return not_none(self.process.stdout).readline().strip()
 
     def do(self, line: str) -> str:
         self.send(line)
@@ -343,8 +340,7 @@ def test_the_memory_is_free_when_the_last_process_has_closed_the_device(
 ) -> None:
     arguments = (str(registry.folder), gpu.uuid, str(GIB), "closes" if closes else "keeps")
     with started_program(sys.executable, "-c", FORKING, *arguments) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
+        child = psutil.Process(int(not_none(parent.stdout).readline()))
         try:
             parent.kill()
             parent.wait()

@@ -24,6 +24,7 @@ from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, simulated
 from sentinel.protocol.shared_memory import gpu_of
+from tests.harness.narrowing import not_none
 from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -88,8 +89,7 @@ def test_a_signal_to_all_processes_of_a_job_does_not_end_it(
     """The supervisor still has to see that the memory of its stressors is free."""
     probe = start()
     probe.inventory()
-    assert probe.process.pid is not None
-    os.kill(probe.process.pid, signal.SIGTERM)
+    os.kill(not_none(probe.process.pid), signal.SIGTERM)
     probe.reading(since(time.monotonic()))
 
 
@@ -117,8 +117,7 @@ def test_growth_on_a_held_gpu_is_published_at_once(registry: Registry, start: St
     grown = probe.reading(lambda r: r.memory is not None and r.memory.used == MIB)
     assert grown.uuid == first.uuid
     named = probe.reading(lambda r: bool(r.processes))
-    assert named.processes is not None
-    assert [process.pid for process in named.processes] == [os.getpid()]
+    assert [process.pid for process in not_none(named.processes)] == [os.getpid()]
     assert named.processes_at > before_s
     newcomer.close()
     probe.reading(lambda r: r.processes == () and r.memory is not None and not r.memory.used)
@@ -136,8 +135,7 @@ def test_a_change_of_held_gpus_triggers_a_reading(registry: Registry, start: Sta
         probe.watch((first, second), held=held)
         reading = probe.reading(since(before_s))
         assert reading.uuid == second.uuid
-        assert reading.memory is not None
-        assert reading.memory.used == member.held
+        assert not_none(reading.memory).used == member.held
 
 
 def test_utilization_by_others_is_published_on_request(registry: Registry, start: Start) -> None:
@@ -279,8 +277,7 @@ def test_a_skipped_gpu_is_not_called_until_a_watch_names_it(
 def test_a_full_socket_does_not_block_reads(registry: Registry, start: Start) -> None:
     """The probe continues, drops readings, and sends new ones once the socket is read."""
     probe = start(poll=0.002, send_buffer=4096)
-    assert probe.process.pid is not None
-    process = psutil.Process(probe.process.pid)
+    process = psutil.Process(not_none(probe.process.pid))
     # The socket has room for a few readings. Waiting for more takes no processor time.
     eventually(lambda: process.cpu_times().user >= 0.5)
     with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:

@@ -14,6 +14,7 @@ from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import ProbeSpec, Unavailable
 from sentinel.protocol.shared_memory import gpu_of
 from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
+from tests.harness.narrowing import not_none
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.sentinel_process import eventually
 
@@ -87,8 +88,7 @@ def test_a_list_that_grew_during_its_copy_is_copied_again(
     injected_at = inject(faults, f"grow 2\npid@{FIRST} 600")
     reading = probe.reading(lambda r: r.uuid == FIRST and r.at > injected_at)
     assert reading.fault is None
-    assert reading.processes is not None
-    assert [process.pid for process in reading.processes][-1] == 600
+    assert [process.pid for process in not_none(reading.processes)][-1] == 600
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,7 @@ def test_a_gpu_missing_at_the_start_is_read_once_it_appears(
     assert [gpu.uuid for gpu in probe.inventory().gpus] == [SECOND]
     missing = probe.reading(lambda r: r.uuid == FIRST)
     assert missing.lost
-    assert missing.fault is not None
-    assert "not_found" in missing.fault
+    assert "not_found" in not_none(missing.fault)
     assert probe.reading(lambda r: r.uuid == SECOND).fault is None
     both = f"gpu {SECOND}\ngpu {FIRST}"
     inject(faults, both)

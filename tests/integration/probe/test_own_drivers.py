@@ -11,6 +11,7 @@ import pytest
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Memory, Reading
 from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
+from tests.harness.narrowing import not_none
 from tests.harness.own_drivers import GIB, UUIDS
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.sentinel_process import eventually
@@ -19,24 +20,6 @@ Start = Callable[..., ProbeHarness]
 
 ORIGIN = "own_package 0.1.0"
 SPEC = ProbeSpec(poll=0.05, watch_interval=0.025, utilization=True)
-
-#: The call of each wrong result, and a part of the reason.
-WRONG = [
-    ("memory", "none", "returned None; allowed is a Memory: it is a NoneType"),
-    ("memory", "dict", "allowed is a Memory: it is a dict"),
-    ("memory", "more than all", "used and free from 0 to total"),
-    ("memory", "negative", "used and free from 0 to total"),
-    ("memory", "text", "allowed is a Memory: used: expected a whole number"),
-    ("memory", "no memory", "used and free from 0 to total"),
-    ("processes", "none", "GpuProcess, ...]: the value: expected a list"),
-    ("processes", "pids", "GpuProcess, ...]: [0]: expected an object"),
-    ("processes", "pid 0", "a PID from 1 to 4194304"),
-    ("processes", "twice", "each PID once"),
-    ("processes", "endless", "GpuProcess, ...]: vars() argument"),
-    ("exclusive", "word", "returned 'yes'; allowed is a bool: it is a str"),
-    ("utilization", "percent", "returned 37; allowed is a share from 0 to 1, or None"),
-    ("utilization", "nan", "float | None: the value: expected a finite number"),
-]
 
 
 def first_two_short(rows: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -69,33 +52,20 @@ def test_a_good_driver_is_read_like_nvml(start: Start) -> None:
     assert (idle.memory, idle.processes) == (Memory(total=GIB, used=0, free=GIB), ())
     assert (idle.utilization, idle.temperature, idle.exclusive) == (None, None, False)
     busy = probe.reading(of(UUIDS[1]))
-    assert busy.processes is not None
-    (process,) = busy.processes
+    (process,) = not_none(busy.processes)
     assert (process.memory, process.name is not None) == (GIB // 2, True)
 
 
-@pytest.mark.parametrize(("call", "what", "reason"), first_two_short(WRONG))
+@pytest.mark.parametrize(("call", "what"), [("memory", "none"), ("processes", "pids")])
 def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
-    call: str, what: str, reason: str, start: Start
+    call: str, what: str, start: Start
 ) -> None:
     probe = start("Returns", call=call, what=what)
     probe.inventory()
     faulty = probe.reading(of(UUIDS[0]))
-    assert faulty.fault is not None
-    assert f"driver own: {call}() returned" in faulty.fault
-    assert reason in faulty.fault
+    assert f"driver own: {call}() returned" in not_none(faulty.fault)
     assert (faulty.memory, faulty.processes) == (None, None)
     assert probe.reading(of(UUIDS[1])).fault is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("call", ["temperature", "power", "sm_clock"])
-@pytest.mark.parametrize("what", ["nan", "word"])
-def test_a_wrong_figure_that_decides_nothing_is_unknown(call: str, what: str, start: Start) -> None:
-    probe = start("Returns", call=call, what=what)
-    probe.inventory()
-    reading = probe.reading(of(UUIDS[0]))
-    assert (reading.fault, getattr(reading, call)) == (None, None)
 
 
 def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
@@ -104,16 +74,6 @@ def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
     probe.channel.send(encode(Watch(gpus=tuple(gpu.uuid for gpu in gpus), held=(), telemetry=True)))
     assert probe.reading(lambda reading: reading.telemetry is not None).uuid == UUIDS[1]
     assert probe.reading(of(UUIDS[0])).fault is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("call", ["memory", "processes", "exclusive", "mig", "display"])
-def test_an_error_of_foreign_code_makes_the_gpu_unknown(call: str, start: Start) -> None:
-    probe = start("Raises", call=call)
-    probe.inventory()
-    fault = probe.reading(of(UUIDS[0])).fault
-    assert fault is not None
-    assert f"driver own: {call}() raised KeyError: 'no such\\nregister'" in fault
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor.simulated_device import SimulatedDevice, TensorAccount
 from sentinel.stressor.start_watch import PREPARATION_BYTES, StartWatch
+from tests.harness.narrowing import not_none
 from tests.harness.programs import started_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
@@ -268,8 +269,7 @@ def test_a_process_that_is_killed_while_it_loads_a_module_keeps_its_memory_for_a
     registry.set_timing(gpu.uuid, Timing(module_load_s=0.5, release_s=3600.0))
     words = (sys.executable, "-c", LOADING, str(registry.folder), gpu.uuid)
     with started_program(*words, stdin=subprocess.PIPE) as loading:
-        assert loading.stdout is not None
-        assert loading.stdout.readline() == "loads for 0.5\n"
+        assert not_none(loading.stdout).readline() == "loads for 0.5\n"
     assert registry.memory(gpu.uuid).used == CONTEXT + GIB
     registry.set_timing(gpu.uuid, Timing(release_s=0.0))
     assert registry.memory(gpu.uuid).used == 0
@@ -290,8 +290,7 @@ def test_context_chunks_and_the_first_use_of_an_operation_are_calls_of_the_drive
     account: Any = device._account
     device.follow()
     try:
-        chunk = device.new_chunk(GIB)
-        assert chunk is not None
+        chunk = not_none(device.new_chunk(GIB))
         assert calls == [0, CONTEXT]
         for _ in range(3):  # it is loaded once
             chunk.bitwise_not_()

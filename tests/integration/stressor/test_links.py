@@ -273,45 +273,46 @@ def measured_on(
 
 
 @pytest.mark.parametrize(
-    ("near", "far", "status", "text"),
+    ("host", "measured", "status", "text"),
     [
-        (55.3, 25.0, Status.PASS, "far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s"),
-        (27.0, 50.0, Status.FAIL, "host memory: NUMA node 0 (CPU socket 0)"),
+        (
+            {},
+            {"near": 55.3, "far": 25.0},
+            Status.PASS,
+            "far memory, NUMA node 1 (CPU socket 1): to the GPU 25 GB/s",
+        ),
+        (
+            {},
+            {"near": 27.0, "far": 50.0},
+            Status.FAIL,
+            "host memory: NUMA node 0 (CPU socket 0)",
+        ),
+        (
+            {"own": "-1"},
+            {"near": 55.0, "far": 50.0, "refused": False},
+            Status.PASS,
+            "not bound to a NUMA node: the host names no NUMA node",
+        ),
+        (
+            {},
+            {"near": 55.0, "far": 50.0, "refused": True},
+            Status.PASS,
+            "not bound to NUMA node 0 (CPU socket 0): not permitted",
+        ),
     ],
 )
 def test_a_slow_node_is_named_and_only_the_gpus_own_is_judged(
     bench: Workbench,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    near: float,
-    far: float,
+    host: dict[str, Any],
+    measured: dict[str, Any],
     status: Status,
     text: str,
 ) -> None:
-    sysfs = host_with(tmp_path / "sys")
-    judged = measured_on(bench, monkeypatch, sysfs, near=near, far=far)
+    """Memory without a node, or that could not be bound to it, is said so."""
+    judged = measured_on(bench, monkeypatch, host_with(tmp_path / "sys", **host), **measured)
     assert judged.status is status
-    assert text in judged.evidence
-
-
-@pytest.mark.parametrize(
-    ("host", "refused", "text"),
-    [
-        ({"own": "-1"}, False, "not bound to a NUMA node: the host names no NUMA node"),
-        ({}, True, "not bound to NUMA node 0 (CPU socket 0): not permitted"),
-    ],
-)
-def test_memory_without_a_node_is_said_so(
-    bench: Workbench,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    host: dict[str, Any],
-    refused: bool,  # noqa: FBT001 - a row of the table
-    text: str,
-) -> None:
-    sysfs = host_with(tmp_path / "sys", **host)
-    judged = measured_on(bench, monkeypatch, sysfs, near=55.0, far=50.0, refused=refused)
-    assert judged.status is Status.PASS
     assert text in judged.evidence
 
 

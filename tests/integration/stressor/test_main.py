@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from sentinel.protocol.stressor import (
     Ready,
     Stop,
 )
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, descendants, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
@@ -54,8 +54,7 @@ def test_importing_the_main_module_imports_neither_torch_nor_a_plugin() -> None:
         "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(sys.executable, "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -67,8 +66,7 @@ def test_importing_torch_without_numpy_prints_no_warning() -> None:
         "from sentinel.stressor.loader import import_torch\n"
         "import_torch()"
     )
-    command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(sys.executable, "-W", "error", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
 
 

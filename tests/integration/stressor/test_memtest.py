@@ -19,6 +19,7 @@ from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered, Rea
 from sentinel.stressor.memory_cells import PATTERNS, READS, MemoryCells, Piece, Task, parse_patterns
 from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
 from tests.harness.gpu_environment import GpuHost
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import Workbench, workbench
@@ -167,8 +168,7 @@ def test_the_note_shows_the_coverage(bench: Workbench) -> None:
                 "pass 1, pattern zeros, descending, covered 0.3 % of the device's memory"
             )
     # four chunks of 16 MiB on 16 GiB are 0.39 %; the first pass covers three quarters of them
-    assert bench.ctx._note is not None
-    assert bench.ctx._note.startswith("pass 3, pattern zeros, descending, covered 0.4 %")
+    assert not_none(bench.ctx._note).startswith("pass 3, pattern zeros, descending, covered 0.4 %")
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5])
@@ -522,8 +522,7 @@ def test_the_first_stripe_is_drawn(bench: Workbench, monkeypatch: pytest.MonkeyP
 
     def begin(test: MemoryTest, _: int) -> None:
         test._hold_stripe(1)
-        assert test._kept is not None
-        begun.add((test._kept.pattern.name, test.cells.held[0]))
+        begun.add((not_none(test._kept).pattern.name, test.cells.held[0]))
         bench.stop()
         test._pace()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -142,22 +143,38 @@ def test_every_product_is_checked_once_the_pipeline_is_full(
     assert done.flops == done.iterations * 2.0 * 64**3
 
 
-def test_a_wrong_product_is_counted(
-    bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("call", "burst"),
+    [("step", {}), ("check_written", {"burst": 5.0})],
+    ids=["within a phase", "of a burst, before the next one"],
+)
+def test_a_wrong_product_is_found(
+    bench: Workbench,
+    clock: Clock,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    burst: dict[str, Any],
 ) -> None:
     clock.end = BEGIN + 3.0
     corrupted: list[int] = []
-    step = ResultPipeline.step
+    usual = getattr(ResultPipeline, call)
 
-    def step_and_corrupt(pipeline: ResultPipeline, *, at_most: int) -> bool:
-        running = step(pipeline, at_most=at_most)
+    def corrupt(pipeline: ResultPipeline) -> None:
         if pipeline.rounds and not corrupted:
             corrupted.append(pipeline.written)
             pipeline.newest()[3, 4] += 1
-        return running
 
-    monkeypatch.setattr(ResultPipeline, "step", step_and_corrupt)
-    pulse(bench.ctx, hz=2.0, size=64)
+    def corrupting(pipeline: ResultPipeline, **given: int) -> bool:
+        if burst:  # it checks what was written
+            corrupt(pipeline)
+        done: bool = usual(pipeline, **given)
+        if not burst:
+            corrupt(pipeline)
+        return done
+
+    monkeypatch.setattr(ResultPipeline, call, corrupting)
+    pulse(bench.ctx, hz=2.0, size=64, **burst)
     assert bench.done().errors == 1
     assert [finding.first for finding in bench.findings()] == [(3, 4)]
 
@@ -224,25 +241,6 @@ def test_each_period_has_one_burst_of_the_length_that_was_asked_for(
     (pipeline,) = queue.pipelines
     assert not pipeline.unchecked
     assert pipeline.rounds < 10
-
-
-def test_a_wrong_product_of_a_burst_is_found_before_the_next(
-    bench: Workbench, clock: Clock, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock.end = BEGIN + 3.0
-    corrupted: list[int] = []
-    check = ResultPipeline.check_written
-
-    def corrupt_and_check(pipeline: ResultPipeline) -> bool:
-        if not corrupted:
-            corrupted.append(pipeline.written)
-            pipeline.newest()[3, 4] += 1
-        return check(pipeline)
-
-    monkeypatch.setattr(ResultPipeline, "check_written", corrupt_and_check)
-    pulse(bench.ctx, hz=2.0, burst=5.0, size=64)
-    assert bench.done().errors == 1
-    assert [finding.first for finding in bench.findings()] == [(3, 4)]
 
 
 @MANY

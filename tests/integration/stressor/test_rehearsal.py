@@ -25,7 +25,8 @@ from sentinel.stressor.device import plan
 from sentinel.stressor.loader import bind
 from sentinel.stressor.rehearsal import SHARE, rehearsed, run_rehearsal
 from sentinel.stressor.start_watch import StartWatch
-from tests.harness.stressor_harness import Child, stressors
+from tests.harness.narrowing import not_none
+from tests.harness.stressor_harness import Child
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import CHUNK, GIB, Bench, Workbench, spec_on, workbench
 
@@ -47,12 +48,6 @@ BUILT_IN = (
     "memtest",
     "memtest:retention=1",
 )
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Child]]:
-    with stressors(tmp_path) as start:
-        yield start
 
 
 def levels_until(child: Child, reached: Callable[[list[ChildMessage]], bool]) -> list[int]:
@@ -186,8 +181,7 @@ def test_a_rehearsal_has_the_options_of_its_workload_with_their_defaults() -> No
         seen.append(("run", ctx, size, fast))
 
     bound = bind(own, {"fast": True})
-    assert bound.rehearse is not None
-    bound.rehearse("ctx")
+    not_none(bound.rehearse)("ctx")
     bound.run("ctx")
     assert seen == [("ctx", 3, True), ("run", "ctx", 3, True)]
 
@@ -206,8 +200,7 @@ def test_a_class_rehearses_with_what_it_was_constructed_with() -> None:
             return self.seen
 
     bound = bind(Own, {"size": 4})
-    assert bound.rehearse is not None
-    bound.rehearse("on a part")
+    not_none(bound.rehearse)("on a part")
     assert bound.run("on all") == ["rehearse on a part 4", "run on all 4"]
 
 

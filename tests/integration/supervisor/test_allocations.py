@@ -16,16 +16,15 @@ from sentinel.host.simulation import DEFAULT_TOTAL
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import ROOT
-from tests.harness.programs import run_program
+from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 
-pytestmark = pytest.mark.usefixtures("fake_torch")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
 
-@pytest.mark.long
 def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_newcomers(
     daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
@@ -57,7 +56,6 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
     assert "GiB can be allocated" in too_much.err
 
 
-@pytest.mark.long
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
     done = run_program(sys.executable, example, "--simulate", "1", "--jobs", "2", check=True)
@@ -108,12 +106,8 @@ sys.exit(0 if ok else 1)
 @pytest.fixture
 def job(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
     del daemon
-    with subprocess.Popen(
-        [sys.executable, "-c", ALLOCATING_JOB, CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with piped_program(
+        sys.executable, "-c", ALLOCATING_JOB, CHILD, stderr=subprocess.PIPE
     ) as process:
         try:
             yield process
@@ -126,7 +120,6 @@ def send_command(job: subprocess.Popen[str], command: str) -> str:
     return read_line(job)
 
 
-@pytest.mark.long
 def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(2, "--throttle", "full", "--cooldown", "300ms", "--critical-pause", "500ms")
@@ -147,7 +140,6 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) 
     assert "overheat" in log
 
 
-@pytest.mark.long
 def test_a_callback_gets_the_gpu_as_it_is_after_the_event(daemon: Daemon) -> None:
     registry, uuid = daemon.host.registry, daemon.host.uuid(0)
     daemon.start(1, "--throttle", "full", "--cooldown", "100ms")
@@ -174,7 +166,6 @@ def _evidence(gpu: GpuStatus) -> str | None:
     return None if gpu.handover is None else gpu.handover.evidence
 
 
-@pytest.mark.long
 def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
@@ -205,7 +196,6 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon.wait_until_occupied(0)
 
 
-@pytest.mark.long
 def test_a_process_that_returns_its_allocation_gets_the_whole_gpu(
     daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:

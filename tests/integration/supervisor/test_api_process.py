@@ -41,6 +41,7 @@ from sentinel.supervisor.api_process import ApiChild
 from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.given_settings import given
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -218,8 +219,7 @@ def test_a_process_that_does_not_read_is_replaced_before_its_messages_pile_up(
     child.send(LogRecord(number=1, event={"text": "x" * 1_000_000}))
     for number in range(2000):
         service.send(CommandReply(number=number))
-    facts = service.collect()
-    assert facts is not None
+    facts = not_none(service.collect())
     assert "does not read" in str(facts.garbage)
 
 
@@ -230,8 +230,7 @@ def test_a_view_above_the_limit_is_a_warning_and_not_silence(
     warnings: list[ServiceWarning] = []
     for _ in range(2):
         service.send(replace(HOST, ending="x" * MAX_MESSAGE_BYTES))
-        facts = service.collect()
-        assert facts is not None
+        facts = not_none(service.collect())
         warnings += facts.warnings
     (warning,) = warnings
     assert "HostView of" in warning.text

@@ -12,6 +12,7 @@ import pytest
 
 from tests.harness.daemon_harness import Daemon
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
+from tests.harness.narrowing import not_none
 from tests.harness.preloaded import JumpingClock
 from tests.harness.sentinel_process import eventually
 
@@ -119,8 +120,7 @@ def test_quiet_hours_follow_a_change_to_or_from_summer_time_and_durations_do_not
     daemon.wait_until_occupied(0)
     # The clock changes by itself.
     eventually(lambda: daemon.host.empty(0) and "quiet hours" in str(daemon.gpu().reason))
-    left_s = daemon.gpu().rule_until_s
-    assert left_s is not None
+    left_s = not_none(daemon.gpu().rule_until_s)
     assert 1500 < left_s <= 1800
     for away in (-HOUR, HOUR):  # set by hand, and back again
         clock.jump(moment + timedelta(minutes=5) + away)
@@ -129,8 +129,7 @@ def test_quiet_hours_follow_a_change_to_or_from_summer_time_and_durations_do_not
         clock.jump(moment + timedelta(minutes=5))
         eventually(lambda: daemon.host.empty(0))
         (held,) = daemon.client.reservations()
-        assert held.until is not None
-        left = held.until - (moment + timedelta(minutes=5))
+        left = not_none(held.until) - (moment + timedelta(minutes=5))
         assert timedelta(hours=2, minutes=-2) < left <= timedelta(hours=2)
     clock.jump(moment + timedelta(minutes=30))
     daemon.wait_until_occupied(0)

@@ -24,6 +24,7 @@ from tests.harness.daemon_harness import (
 from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
 from tests.harness.isolation import OWN_NAMESPACE, STRANGER, needs_namespaces
+from tests.harness.narrowing import not_none
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -43,8 +44,7 @@ MANIFEST = ROOT / "deploy" / "kubernetes" / "base" / "daemonset.yaml"
 def hook(name: str) -> list[str]:
     """Read the first command below this name in the manifest."""
     _, _, below = MANIFEST.read_text().partition(f"{name}:")
-    found = re.search(r"command: (\[.*\])", below)
-    assert found is not None
+    found = not_none(re.search(r"command: (\[.*\])", below))
     return [str(word) for word in json.loads(found[1])]
 
 
@@ -258,8 +258,7 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     eventually(lambda: in_effect() == expected)
     assert daemon.client.sessions() == (kept,)
     assert _own(daemon, 2) == {"memory.target": "1GiB"}
-    shown = daemon.client.settings().get("grace")
-    assert shown is not None
+    shown = not_none(daemon.client.settings().get("grace"))
     assert (shown.text, shown.source) == ("7s", f"{daemon.places.state}/settings.toml: grace")
     assert daemon.run("status", "--page").startswith("http://127.0.0.1:")
     daemon.run("reload")

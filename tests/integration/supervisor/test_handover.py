@@ -21,6 +21,7 @@ from benchmarks.faults import DELAYS_S, FAULTS
 from sentinel.host.procfs import read_stat
 from tests.harness.daemon_harness import Daemon, settings_file
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
+from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.programs import started_program
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 from tests.harness.timing import MACHINE_SLOWNESS
@@ -151,14 +152,19 @@ def reach(host: GpuHost, sentinel: SentinelProcess, phase: str, nth: int) -> Non
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(host: GpuHost) -> None:
+@pytest.mark.parametrize(
+    "within", [(), pytest.param(OWN_NAMESPACE, marks=needs_namespaces)], ids=["host", "namespace"]
+)
+def test_a_newcomer_gets_its_memory_in_any_phase_of_a_start(
+    host: GpuHost, within: tuple[str, ...]
+) -> None:
     slow = ("--workload", "bad_workloads.slow_import:well_behaved")
-    with host.sentinel(1, *QUICK, *slow) as sentinel:
+    with host.sentinel(1, *QUICK, *slow, within=within) as sentinel:
         for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
             reach(host, sentinel, phase, nth)
             with host.job() as newcomer:
                 assert newcomer.got_memory(), phase
-                sentinel.wait_for("gpu.yielding", gpu=0, count=nth)
+                sentinel.wait_for("gpu.handed_over" if within else "gpu.yielding", gpu=0, count=nth)
                 newcomer.wait_for_exit()
         sentinel.wait_for("stressor.ready", gpu=0)
         assert "stressor.failed" not in sentinel.names()

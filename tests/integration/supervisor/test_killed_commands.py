@@ -22,6 +22,8 @@ from sentinel.host.timed_file import SESSIONS, Clocks
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost, named
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -69,12 +71,8 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 @contextmanager
 def client_of(command: str) -> Iterator[subprocess.Popen[str]]:
     """Run a client that sends a command after a line, and exits after another."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CLIENT.format(command=COMMANDS[command])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with piped_program(
+        sys.executable, "-c", CLIENT.format(command=COMMANDS[command]), stderr=subprocess.PIPE
     ) as process:
         try:
             assert read_line(process) == "ready"
@@ -224,8 +222,7 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
             with contextlib.suppress(psutil.NoSuchProcess):  # replaced on a very slow host
                 api.resume()
         try:
-            assert newcomer.stdout is not None
-            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+            assert json.loads(not_none(newcomer.stdout).readline())["event"] == "job.got"
             eventually(lambda: daemon.client.allocations() == ())
             eventually(lambda: [p.pid for p in daemon.gpu(0).processes] == [newcomer.pid])
         finally:
@@ -270,8 +267,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
             eventually(lambda: daemon.gpu().occupied)
         else:
             daemon.wait_until_occupied(0)
-        pid = old.pid if was == "ignored" else daemon.gpu().pid
-        assert pid is not None
+        pid = not_none(old.pid if was == "ignored" else daemon.gpu().pid)
         probe = daemon.child("probe, reads")
         probe.suspend()
         try:
@@ -282,8 +278,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
             newcomer = with_pid(pid, lambda: started(host.command(0, 0.01, TIMEOUT_S), host))
             stack.callback(newcomer.communicate)
             stack.callback(newcomer.kill)
-            assert newcomer.stdout is not None
-            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+            assert json.loads(not_none(newcomer.stdout).readline())["event"] == "job.got"
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):  # replaced
                 probe.resume()
@@ -295,13 +290,7 @@ def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newc
 
 def started(command: list[str], host: SimulatedHost) -> subprocess.Popen[str]:
     """Start a foreign job."""
-    return subprocess.Popen(
-        command,
-        env=host.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return piped_program(*command, env=host.environment(), stdin=subprocess.DEVNULL)
 
 
 def with_pid(pid: int, start: Callable[[], subprocess.Popen[str]]) -> subprocess.Popen[str]:

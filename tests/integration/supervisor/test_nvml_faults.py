@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import psutil
 import pytest
 
 from tests.harness.fake_nvml import NvmlHost
+from tests.harness.programs import run_program
 from tests.harness.sentinel_over_nvml import FIRST_EXCLUSION_S
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
@@ -39,7 +39,7 @@ ERRORS = {
     "used@{} 99999999999999": "nonsense",
 }
 
-pytestmark = pytest.mark.usefixtures("fake_torch")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
 
 @pytest.fixture
@@ -58,7 +58,6 @@ def stressor_on(nvml: NvmlHost, gpu: int) -> psutil.Process:
     return psutil.Process(process.pid)
 
 
-@pytest.mark.long
 def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlHost) -> None:
     """The GPU is excluded for longer each time; the other GPU is unaffected."""
     with nvml.sentinel(2, *QUICK, "--status-every", "1s") as sentinel:
@@ -91,7 +90,6 @@ def test_a_hanging_call_excludes_its_gpu_and_replaces_the_probe_once(nvml: NvmlH
         assert sentinel.stop() == 0
 
 
-@pytest.mark.long
 def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -> None:
     """The new probe continues without it, early enough for the stressor on the other GPU."""
     with nvml.sentinel(2, *QUICK) as sentinel:
@@ -107,7 +105,6 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
         assert "stressor.stopped" not in sentinel.names(1)
 
 
-@pytest.mark.long
 def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once(
     nvml: NvmlHost,
 ) -> None:
@@ -146,7 +143,6 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
         sentinel.wait_for("stressor.ready", gpu=1, count=3)
 
 
-@pytest.mark.long
 def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) -> None:
     """The missing GPU stays known to new probes, and is occupied again after its return."""
     probes = 0
@@ -176,7 +172,6 @@ def test_a_gpu_that_returns_under_another_index_is_the_same_gpu(nvml: NvmlHost) 
         assert sentinel.names(1).count("stressor.stopped") <= len(late)
 
 
-@pytest.mark.long
 def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -> None:
     """Without the driver no GPU is held and retries become rarer."""
     with nvml.sentinel(2, *QUICK) as sentinel:
@@ -194,7 +189,6 @@ def test_gpus_are_occupied_again_after_the_driver_was_unloaded(nvml: NvmlHost) -
             sentinel.wait_for("stressor.ready", gpu=gpu, count=2)
 
 
-@pytest.mark.long
 def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlHost) -> None:
     """The loaded library no longer works; the next probe loads the new one."""
     with nvml.sentinel(1, *QUICK) as sentinel:
@@ -208,7 +202,6 @@ def test_an_upgrade_of_the_driver_replaces_the_probe_and_no_stressor(nvml: NvmlH
         assert "stressor.stopped" not in sentinel.names()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, len(ERRORS), 3))
 def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost, first: int) -> None:
     errors = list(ERRORS.items())[first : first + 3]  # the pauses after errors grow
@@ -228,7 +221,6 @@ def test_an_error_of_one_gpu_releases_it_and_keeps_the_other(nvml: NvmlHost, fir
         assert "probe.exited" not in sentinel.names()
 
 
-@pytest.mark.long
 def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> None:
     """Real drivers have listed such PIDs: they are foreign and cause no crash."""
     with nvml.sentinel(2, *QUICK) as sentinel:
@@ -244,19 +236,12 @@ def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> 
         assert "stressor.stopped" not in sentinel.names(1)
 
 
-@pytest.mark.long
 def test_a_number_never_means_another_gpu_than_that_of_nvidia_smi(nvml: NvmlHost) -> None:
     """After a loss, nvidia-smi's GPU 0 is the second card."""
     first, second = nvml.uuid(0), nvml.uuid(1)
 
     def command(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "sentinel", *words],
-            env=nvml.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program(sys.executable, "-m", "sentinel", *words, env=nvml.environment())
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     with nvml.sentinel(2, *QUICK, "--paused", api=True) as sentinel:

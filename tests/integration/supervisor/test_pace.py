@@ -84,15 +84,6 @@ def test_an_endless_rest_sends_progress_and_ends_with_the_next_pace(bench: Bench
     assert worked(bench) > at
 
 
-def test_a_stop_ends_a_rest(bench: Bench) -> None:
-    bench.lease_keeper._armed = True  # there is a context
-    bench.become_ready()
-    order(bench, Pace(share=0.0))
-    timer = later(bench, Stop())
-    assert not bench.ctx.pace()
-    timer.join()
-
-
 def test_a_wait_for_the_device_includes_the_rest(bench: Bench) -> None:
     bench.lease_keeper._armed = True
     bench.become_ready()

@@ -6,14 +6,12 @@ import pytest
 
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
-pytestmark = [needs_namespaces, pytest.mark.usefixtures("fake_torch")]
+pytestmark = [pytest.mark.long, needs_namespaces, pytest.mark.usefixtures("fake_torch")]
 
 
-@pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only memory shows its start, presence and exit."""
     with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
@@ -33,27 +31,6 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -
         assert sentinel.names().count("gpu.yielding") == 1
 
 
-@pytest.mark.long
-def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
-    host: GpuHost,
-) -> None:
-    slow = (*QUICK, "--workload", "bad_workloads.slow_import:well_behaved")
-    with host.sentinel(1, *slow, within=OWN_NAMESPACE) as sentinel:
-        for nth, phase in enumerate(("spawn", "import", "allocation"), start=1):
-            sentinel.wait_for("stressor.starting", gpu=0, count=nth)
-            if phase == "import":
-                eventually(sentinel.stressors)
-            elif phase == "allocation":
-                eventually(lambda: not host.empty())
-            with host.job() as newcomer:
-                assert newcomer.got_memory(), phase
-                sentinel.wait_for("gpu.handed_over", gpu=0, count=nth)
-                newcomer.wait_for_exit()
-        sentinel.wait_for("stressor.ready", gpu=0)
-        assert "stressor.failed" not in sentinel.names()
-
-
-@pytest.mark.long
 def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK) as sentinel:
         sentinel.wait_for("stressor.ready", gpu=0)
@@ -68,7 +45,6 @@ def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
 
 
-@pytest.mark.long
 def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> None:
     with host.job(share=0.05, stay=600) as first:
         assert first.got_memory()
@@ -84,7 +60,6 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 # --- drivers that list our own processes under other PIDs --------------------------------------
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "within", "mode"),
     [("leaks", OWN_NAMESPACE, "mapped"), ("blind", OWN_NAMESPACE, "blind"), ("blind", (), "blind")],

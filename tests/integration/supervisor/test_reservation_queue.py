@@ -82,24 +82,6 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
         assert gone.stderr.read() == ""
 
 
-def test_an_ended_request_is_said_to_be_over(daemon: Daemon) -> None:
-    daemon.client.reserve([0], reason="maintenance", seconds=None)
-    with daemon.start_command("exec", "--gpus", "0", "true"):
-        eventually(lambda: len(queued(daemon)) == 1)
-        (request,) = daemon.client.queue()
-        ended = daemon.run("reserve", "--cancel", request.id)
-    assert ended == f"request {request.id} has ended\n"
-
-
-def test_a_wait_that_is_too_short_says_what_it_waited_for(daemon: Daemon) -> None:
-    daemon.client.reserve([0], reason="maintenance", seconds=None)
-    late = daemon.run_unchecked("reserve", "--gpus", "0", "--for", "1h", "--wait", "300ms")
-    assert late.code == 1
-    assert "GPU 0 is reserved: maintenance" in late.err
-    assert "place 1" not in late.err, "it has left the queue"
-    assert os.getpid() not in queued(daemon)
-
-
 #: Becomes another user, sends requests without an end of their wait, and waits for the first
 #: response.
 WAITS = """

@@ -259,13 +259,6 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
 
 
 @pytest.mark.long
-def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
-    with host.sentinel(1, *QUICK, "--for", "2s") as sentinel:
-        assert sentinel.wait_for_exit() == 0
-        assert sentinel.wait_for("sentinel.stopping")["reason"] == "its time is over"
-
-
-@pytest.mark.long
 def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK, read=False) as sentinel:
         assert sentinel.process.stdout is not None

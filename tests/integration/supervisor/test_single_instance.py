@@ -25,6 +25,8 @@ from sentinel.host import registry
 from sentinel.host.paths import Places, places
 from sentinel.host.registry import read, running
 from sentinel.supervisor.single_instance import claim
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -72,12 +74,8 @@ def where(tmp_path: Path) -> Places:
 def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that claims these paths on request."""
     code = textwrap.dedent(CLAIMER)
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "state"), *more],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
+    process = piped_program(
+        sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "state"), *more, bufsize=1
     )
     try:
         yield process
@@ -87,8 +85,7 @@ def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def tell(process: subprocess.Popen[str], word: str = "") -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{word}\n")
+    not_none(process.stdin).write(f"{word}\n")
 
 
 def hear(process: subprocess.Popen[str]) -> str:
@@ -148,8 +145,7 @@ def test_a_killed_daemon_is_replaceable_while_its_child_is_alive(tmp_path: Path)
 def test_no_child_inherits_the_claim(tmp_path: Path) -> None:
     held = claim(at(tmp_path), tcp="127.0.0.1:0")
     assert held.tcp is not None
-    assert held._entry is not None
-    for file in (held._entry._file, held.socket.fileno(), held.tcp.fileno()):
+    for file in (not_none(held._entry)._file, held.socket.fileno(), held.tcp.fileno()):
         assert not os.get_inheritable(file)
     held.release()
 
@@ -183,8 +179,7 @@ def test_a_release_leaves_only_a_record_and_may_be_repeated(where: Places) -> No
     held.release()
     held.release()
     assert not where.socket.exists()
-    record = read(where.record)
-    assert record is not None
+    record = not_none(read(where.record))
     assert (record.pid, record.alive) == (os.getpid(), False)
     assert running(where) is None
 
@@ -284,8 +279,7 @@ def test_both_tcp_sockets_listen_and_their_ports_are_free_after_the_release(wher
     held = claim(where, tcp="127.0.0.1:0", metrics="127.0.0.1:0")
     assert held.address is not None
     assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", held.address)
-    assert held.metrics is not None
-    for_scrapes = held.metrics.getsockname()
+    for_scrapes = not_none(held.metrics).getsockname()
     port = int(held.address.rpartition(":")[2])
     assert for_scrapes[1] != port
     for place in (("127.0.0.1", port), for_scrapes):

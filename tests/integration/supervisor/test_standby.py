@@ -21,6 +21,7 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
 from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -57,8 +58,7 @@ class Bench:
         self.pool.standby.start(1)
         facts = self.wait(self.pool.standby.collect, lambda one: one.works or bool(one.exit))
         assert facts == ProcessFacts(generation=1, works=True)
-        child = self.pool.standby._handle.child
-        assert child is not None
+        child = not_none(self.pool.standby._handle.child)
         return child.pid
 
     def wait(
@@ -111,8 +111,7 @@ def test_it_becomes_the_stressor_of_a_gpu(bench: Bench, tmp_path: Path) -> None:
     bench.locks = (lock,)
     bench.start()
     eventually(lambda: bench.messages(Ready))
-    assert bench.facts[0].child is not None
-    assert bench.facts[0].child.pid == pid
+    assert not_none(bench.facts[0].child).pid == pid
     assert bench.pool.standby.collect() is None
     assert bench.registry.memory(bench.gpu.uuid).used > 2**32
 
@@ -146,15 +145,13 @@ def test_options_that_no_message_has_room_for_are_passed_by_a_spawn(bench: Bench
     (failed,) = bench.messages(Failed)
     assert isinstance(failed, Failed)
     assert "text" in failed.reason, "hold takes no options"
-    assert bench.facts[0].child is not None
-    assert bench.facts[0].child.pid != prepared
+    assert not_none(bench.facts[0].child).pid != prepared
 
 
 @pytest.mark.long
 def test_one_that_has_died_unseen_is_not_used(bench: Bench) -> None:
     os.kill(bench.prepared(), signal.SIGKILL)
-    child = bench.pool.standby._handle.child
-    assert child is not None
+    child = not_none(bench.pool.standby._handle.child)
     eventually(child.ended)
     bench.start()
     eventually(lambda: bench.messages(Ready))
@@ -168,8 +165,7 @@ def test_one_that_was_stopped_is_not_used(bench: Bench) -> None:
     eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     bench.start()
     eventually(lambda: bench.messages(Ready))
-    assert bench.facts[0].child is not None
-    assert bench.facts[0].child.pid != pid
+    assert not_none(bench.facts[0].child).pid != pid
     eventually(lambda: gone(psutil.Process(pid)) if psutil.pid_exists(pid) else True)
 
 
@@ -193,8 +189,7 @@ def test_a_program_that_a_workload_starts_keeps_no_file_of_its_stressor(
         bench.locks = (lock.fileno(),)
         bench.start()
         eventually(lambda: bench.messages(Ready))
-    assert bench.facts[0].child is not None
-    (program,) = psutil.Process(bench.facts[0].child.pid).children()
+    (program,) = psutil.Process(not_none(bench.facts[0].child).pid).children()
     try:
         open_files = {str(file.readlink()) for file in Path(f"/proc/{program.pid}/fd").iterdir()}
         assert not {
@@ -222,12 +217,10 @@ def test_a_missing_torch_is_the_reason_of_its_failure(
 @pytest.mark.long
 def test_it_ends_with_its_supervisor(bench: Bench) -> None:
     bench.prepared()
-    child = bench.pool.standby._handle.child
-    assert child is not None
+    child = not_none(bench.pool.standby._handle.child)
     child.channel.shutdown(socket.SHUT_RDWR)
     facts = bench.wait(bench.pool.standby.collect, lambda one: one.exit is not None)
-    assert facts.exit is not None
-    assert facts.exit.code == ChildExitCode.ORPHANED
+    assert not_none(facts.exit).code == ChildExitCode.ORPHANED
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.api.notifier import MAX_WAITING, Outbox
+from tests.harness.narrowing import not_none
 
 EVERY_S = 30.0
 
@@ -18,15 +19,13 @@ def event(name: str, gpu: str | None = None, number: int = 0) -> dict[str, objec
 def test_the_first_event_is_due_at_once_and_repeated_ones_are_joined() -> None:
     outbox = Outbox(EVERY_S)
     assert outbox.add(event("gpu.idle", "A", 1), 0.0)
-    first = outbox.take(0.0)
-    assert first is not None
+    first = not_none(outbox.take(0.0))
     assert (first.count, first.event["number"]) == (1, 1)
     for number in (2, 3, 4):
         assert outbox.add(event("gpu.idle", "A", number), 1.0)
     assert outbox.take(1.0) is None
     assert outbox.next_due() == EVERY_S
-    joined = outbox.take(EVERY_S)
-    assert joined is not None
+    joined = not_none(outbox.take(EVERY_S))
     assert (joined.count, joined.event["number"], joined.since) == (3, 4, "t2")
     assert outbox.next_due() is None
 

@@ -42,6 +42,7 @@ from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu_names import device_of, is_same_device
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.example_run import ExampleRun, judged
+from tests.harness.narrowing import not_none
 
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
 PORT = "pcieport 0000:3a:01.0: "
@@ -315,9 +316,7 @@ def test_the_number_of_a_model_is_no_address() -> None:
 
 
 def fault(line: str, at: float = 100.0) -> KernelFault:
-    found = parse_fault(line, at)
-    assert found is not None
-    return found
+    return not_none(parse_fault(line, at))
 
 
 def test_lines_of_one_event_are_counted_once() -> None:
@@ -639,8 +638,7 @@ def test_the_time_of_an_acknowledgement_is_that_of_the_last_one(tmp_path: Path) 
     ],
 )
 def test_a_gpu_that_the_driver_cannot_use_or_has_lost_is_a_fault(line: str, kind: str) -> None:
-    found = parse_fault(line, 1.0)
-    assert found is not None
+    found = not_none(parse_fault(line, 1.0))
     assert (found.kind, found.device) == (kind, "0000:01:00.0")
 
 

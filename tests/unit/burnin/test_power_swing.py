@@ -9,6 +9,7 @@ import pytest
 from sentinel.burnin.power_swing import describe_swing, power_swing
 from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.config.plan import Phase
+from tests.harness.narrowing import not_none
 
 SECONDS = 60
 
@@ -39,8 +40,7 @@ def phase_of(workload: str, hz: float, every: float, count: int | None = None) -
 def test_a_swing_is_measured_below_half_of_the_rate_of_samples(
     workload: str, hz: float, every: float, text: str
 ) -> None:
-    swing = power_swing(phase_of(workload, hz, every))
-    assert swing is not None
+    swing = not_none(power_swing(phase_of(workload, hz, every)))
     assert swing["hz"] == hz
     assert swing["visible_below_hz"] == pytest.approx(0.5 / every, rel=0.1)
     if hz < swing["visible_below_hz"]:
@@ -51,15 +51,13 @@ def test_a_swing_is_measured_below_half_of_the_rate_of_samples(
 
 
 def test_a_constant_power_has_no_swing() -> None:
-    swing = power_swing(phase_of("pulse:hz=0.4", 0.0, 1.0))
-    assert swing is not None
+    swing = not_none(power_swing(phase_of("pulse:hz=0.4", 0.0, 1.0)))
     assert swing["amplitude_w"] < 1.0
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_few_samples_show_nothing(count: int) -> None:
-    swing = power_swing(phase_of("pulse:hz=0.4", 0.4, 1.0, count))
-    assert swing is not None
+    swing = not_none(power_swing(phase_of("pulse:hz=0.4", 0.4, 1.0, count)))
     assert swing["amplitude_w"] is None
     assert describe_swing({"power_swing": swing}).startswith("power at 0.4 Hz: not ")
 

@@ -21,6 +21,7 @@ from sentinel.burnin.report import SCHEMA_VERSION, judge_run, report_object
 from sentinel.burnin.timeline import COLUMNS, Span, thinned
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.example_run import COPY, RUNS, STEADY, ExampleRun, judged, report_of, uuid
+from tests.harness.narrowing import not_none
 from tests.harness.report_formats import (
     SCHEMA,
     Parsed,
@@ -163,8 +164,7 @@ def test_a_hot_gpu_has_its_highest_temperature_when_it_was_slow_and_what_to_do(
     html = FORMATS["html"](run, report)
     shown = html.partition("<h2>GPUs</h2>")[2].partition("</table>")[0]
     assert "86 °C" in shown.partition(hot.partition("serial ")[2][:5])[2]
-    found = re.search(r'id="plots">(.*?)</script>', html)
-    assert found is not None
+    found = not_none(re.search(r'id="plots">(.*?)</script>', html))
     good, bad = json.loads(found[1]).values()
     assert (good["slow"], bad["slow"]) == ([], [[31, 51, "slowed down by heat for 20 s"]])
     assert html.count('class="swatch slow"') == 1
@@ -308,8 +308,7 @@ def test_a_curve_has_a_gap_where_values_are_missing_and_between_phases() -> None
 def test_the_page_has_the_phases_the_absences_and_the_curves_for_its_script(
     tmp_path: Path,
 ) -> None:
-    values = re.search(r'id="plots">(.*?)</script>', page(RUNS["FAIL"], tmp_path))
-    assert values is not None
+    values = not_none(re.search(r'id="plots">(.*?)</script>', page(RUNS["FAIL"], tmp_path)))
     first, second = json.loads(values[1]).values()
     assert [one["key"] for one in first["curves"]] == ["heat", "power", "clock", "rate"]
     assert [name for *_, name, _ in first["phases"]] == ["1 memory", "2 steady", "3 copy"]

@@ -17,6 +17,7 @@ from sentinel.errors import ConfigError
 from sentinel.host.log_file import MAX_OLD_FILES, RotatingLog
 
 
+@pytest.mark.parametrize("block", [1, 7, 2**16])
 @pytest.mark.parametrize(
     ("content", "count", "lines"),
     [
@@ -24,25 +25,6 @@ from sentinel.host.log_file import MAX_OLD_FILES, RotatingLog
         ("a\nb\nunfinished", 1, ["b"]),
         ("\n\n\n", 2, ["", ""]),
         ("x" * 300 + "\nb\n", 2, ["x" * 300, "b"]),
-    ],
-)
-def test_the_last_lines_are_complete(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: str,
-    count: int,
-    lines: list[str],
-) -> None:
-    monkeypatch.setattr(log_reader, "_BLOCK_BYTES", 7)
-    path = tmp_path / "log"
-    path.write_text(content)
-    assert last_lines(path, count) == lines
-
-
-@pytest.mark.parametrize("block", [1, 7, 2**16])
-@pytest.mark.parametrize(
-    ("content", "count", "lines"),
-    [
         ("", 5, []),
         ("unfinished", 5, []),
         ("a\nb\nc\n", 2, ["b", "c"]),
@@ -51,7 +33,7 @@ def test_the_last_lines_are_complete(
         ("\na\n", 2, ["", "a"]),
     ],
 )
-def test_the_last_wanted_lines_are_found_behind_others(
+def test_the_last_lines_are_complete_and_wanted_ones_are_found_behind_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     block: int,

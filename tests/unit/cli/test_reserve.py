@@ -13,6 +13,7 @@ import pytest
 from sentinel.cli.daemon.reserve import place_reporter
 from sentinel.client import Client, ReservationInfo
 from sentinel.errors import NotRunningError
+from tests.harness.narrowing import not_none
 
 
 class _Terminal(io.StringIO):
@@ -60,8 +61,7 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
     stream = _Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    report = place_reporter(cast("Client", _Daemon()), quiet=False)
-    assert report is not None
+    report = not_none(place_reporter(cast("Client", _Daemon()), quiet=False))
     for place, minutes in ((2, 0.02), (2, 1), (1, 2), (1, 3), (0, 3)):
         report(_request(place, minutes, gpus=() if place else ("GPU-a", "GPU-b")))
     text = stream.getvalue()
@@ -86,8 +86,7 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
 def test_a_wait_is_reported_without_an_answer_of_the_daemon(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report = place_reporter(cast("Client", _Daemon(answers=False)), quiet=False)
-    assert report is not None
+    report = not_none(place_reporter(cast("Client", _Daemon(answers=False)), quiet=False))
     report(_request(1, 0))
     assert capsys.readouterr().err.startswith("sentinel: waiting for 2 of GPU 0, 1, 2 (req")
     assert place_reporter(cast("Client", _Daemon()), quiet=True) is None

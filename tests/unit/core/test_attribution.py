@@ -15,6 +15,7 @@ from sentinel.core.observation import Identity, IdentityMode, OwnChild, is_own
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.stressor import MemoryContention
 from tests.harness.core_scenarios import attributed, held
+from tests.harness.narrowing import not_none
 from tests.harness.world import GIB, World
 
 MIB = 2**20
@@ -158,8 +159,7 @@ def test_memory_alone_shows_a_newcomer_and_its_presence(child_as: int | None) ->
     assert world.events("gpu.handed_over")[0].fields["memory_back_s"] is None
     world.run_for(60)
     assert len(world.spawner.started) == 1
-    found = busy(world)
-    assert found is not None
+    found = not_none(busy(world))
     assert found.rule == "idle.memory"
     world.at(0).unlisted = 0
     world.run(lambda: first_held(world), within=10)
@@ -221,8 +221,7 @@ def test_an_unlisted_computing_process_keeps_a_gpu_busy() -> None:
     world = World(hidden=CONTAINER, config=Config(rearm=1.0))
     world.at(0).computing = (4711,)
     world.run_for(5)
-    found = busy(world)
-    assert found is not None
+    found = not_none(busy(world))
     assert found.rule == "computing"
     assert "4711" in found.reason
     world.at(0).computing = ()
@@ -295,8 +294,7 @@ def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
     world = World(hidden=CONTAINER)
     occupy(world)
     gpu_state = world.gpu_state()
-    facts = world.probe.collect()
-    assert facts is not None
+    facts = not_none(world.probe.collect())
     (reading,) = facts.readings.values()
     assert reading.memory is not None
     more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
@@ -388,12 +386,6 @@ def test_unlisted_growth_of_an_ignored_process_is_a_newcomer() -> None:
     world.run(lambda: world.events("gpu.yielding"), within=0.1)
 
 
-def test_light_graphics_that_becomes_heavy_is_a_newcomer() -> None:
-    world = beside(graphics(50 * MIB), Config(rearm=1.0))
-    world.at(0).foreign[:] = [graphics(101 * MIB)]
-    world.run(lambda: world.events("gpu.yielding"), within=0.1)
-
-
 @pytest.mark.parametrize("named", [50 * MIB, None])
 def test_growth_that_an_ignored_process_may_explain_waits_for_the_list(named: int | None) -> None:
     """Memory is read far more often than processes. Other growth never waits."""
@@ -455,9 +447,19 @@ def test_a_small_process_that_grows_is_not_ignored_any_more(memory: int) -> None
     assert len(world.spawner.started) == 1
 
 
-def test_a_reused_pid_is_a_newcomer() -> None:
-    world = beside(small(50 * MIB), SMALL)
-    world.at(0).foreign[:] = [replace(small(50 * MIB), started=99)]
+@pytest.mark.parametrize(
+    ("ignored", "config", "changed"),
+    [
+        (small(50 * MIB), SMALL, replace(small(50 * MIB), started=99)),
+        (graphics(50 * MIB), Config(rearm=1.0), graphics(101 * MIB)),
+    ],
+    ids=["its PID is used again", "light graphics becomes heavy"],
+)
+def test_an_ignored_process_that_is_another_or_heavier_now_is_a_newcomer(
+    ignored: GpuProcess, config: Config, changed: GpuProcess
+) -> None:
+    world = beside(ignored, config)
+    world.at(0).foreign[:] = [changed]
     world.run(lambda: world.events("gpu.yielding"), within=0.1)
 
 
@@ -516,17 +518,8 @@ def test_an_mps_server_is_ignored_and_its_clients_are_not(
     assert (held(world) == [0]) is occupied
 
 
-def beside_an_mps_server(config: Config) -> World:
-    """Build a world with an MPS server and a stressor on its GPU."""
-    world = World(config=config)
-    world.at(0).foreign.append(SERVER)
-    world.run(lambda: first_held(world))
-    world.run_for(1)
-    return world
-
-
 def test_growth_of_an_mps_server_is_a_client_that_is_not_listed_yet() -> None:
-    world = beside_an_mps_server(Config())
+    world = beside(SERVER, Config())
     assert world.child().memory_limit.used is not None, "the stressor watches by itself"
     world.at(0).foreign[0] = replace(SERVER, memory=32 * MIB)
     world.run(lambda: world.spawner.killed, within=0.1)
@@ -534,7 +527,7 @@ def test_growth_of_an_mps_server_is_a_client_that_is_not_listed_yet() -> None:
 
 
 def test_an_mps_server_that_an_operator_ignores_may_grow() -> None:
-    world = beside_an_mps_server(Config(ignore=parse_ignore_rules("name=nvidia-cuda-mps")))
+    world = beside(SERVER, Config(ignore=parse_ignore_rules("name=nvidia-cuda-mps")))
     world.at(0).foreign[0] = replace(SERVER, memory=32 * MIB)
     world.run_for(5)
     assert first_held(world)
@@ -544,16 +537,15 @@ def test_an_mps_server_that_an_operator_ignores_may_grow() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Xorg", "name=", "size=3", "name=a,,user=b", "memory=1GiB", "size<3"]
+    ("text", "why"),
+    [
+        *((text, "is not a rule") for text in ("", "Xorg", "name=", "size=3", "name=a,,user=b")),
+        *((text, "is not a rule") for text in ("memory=1GiB", "size<3")),
+        *((text, r"is not a size|has no unit") for text in ("memory<", "memory<much", "memory<5")),
+    ],
 )
-def test_an_invalid_ignore_rule_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a rule"):
-        parse_ignore_rules(text)
-
-
-@pytest.mark.parametrize("text", ["memory<", "memory<much", "memory<5"])
-def test_an_invalid_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a size|has no unit"):
+def test_an_invalid_ignore_rule_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         parse_ignore_rules(text)
 
 

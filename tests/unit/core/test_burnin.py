@@ -28,6 +28,7 @@ from sentinel.protocol.stressor import (
 )
 from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.example_finding import FLIP
+from tests.harness.narrowing import not_none
 from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
@@ -52,9 +53,7 @@ def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False, repeat: bool 
 
 
 def progress_of(world: World, gpu: int = 0) -> Burnin:
-    found = world.gpu_state(gpu).burnin
-    assert found is not None
-    return found
+    return not_none(world.gpu_state(gpu).burnin)
 
 
 def works_on(world: World, workload: str) -> Callable[[], bool]:
@@ -132,8 +131,7 @@ def test_a_phase_of_which_nothing_counts_is_given_up(
     fake.checks, fake.patterns = checks, patterns
     world.tick = 0.5
     finish(world, within=800)
-    given_up = progress_of(world).work[0].given_up
-    assert given_up is not None
+    given_up = not_none(progress_of(world).work[0].given_up)
     assert why in given_up
 
 
@@ -315,8 +313,7 @@ def test_a_phase_is_given_up_after_repeated_failures_and_the_next_one_runs() -> 
         world.run(lambda: world.at(0).child is None)
     finish(world)
     failed, copy = progress_of(world).work
-    assert failed.given_up is not None
-    assert "it broke" in failed.given_up
+    assert "it broke" in not_none(failed.given_up)
     assert copy.seconds >= 5
 
 

@@ -25,6 +25,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.probe import WatchedGpu, XidsWatched
 from tests.harness.core_scenarios import send, served
+from tests.harness.narrowing import not_none
 from tests.harness.world import World
 
 PLAN: dict[str, Any] = {
@@ -100,8 +101,7 @@ def test_a_plan_runs_at_full_speed_and_is_shown() -> None:
     world.run(lambda: len(world.events("stressor.ready")) > 2)
     world.run_for(3)
     assert plan_of(world) == "short"
-    view = world.api.views[UUID].burnin
-    assert view is not None
+    view = not_none(world.api.views[UUID].burnin)
     assert (view.phase, view.number, view.phases, view.quota_s) == ("first", 1, 2, 5.0)
     assert 0 < view.done_s < 5
     assert view.left_s == pytest.approx(10 - view.done_s)
@@ -121,8 +121,7 @@ def test_a_gpu_that_is_done_does_not_wait_for_the_others() -> None:
     world.run_for(10)
     assert workloads(world)[-1] == ("GPU-0", "hold")
     assert world.state.burnin_run is not None
-    view = world.api.views[UUID].burnin
-    assert view is not None
+    view = not_none(world.api.views[UUID].burnin)
     assert view.over
 
 
@@ -254,8 +253,7 @@ def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> 
     world.run_for(20)
     begun = [event.fields["phase"] for event in world.events("burnin.phase_started")]
     assert begun.count("own-0") > 2, "the plan of the daemon goes on, on the GPU that is done"
-    view = world.api.views[UUID].burnin
-    assert view is not None
+    view = not_none(world.api.views[UUID].burnin)
     assert (view.plan, view.over) == ("short", True)
     world.gpus["GPU-1"].checks = 10
     world.run(lambda: bool(world.events("burnin.run_ended")))
@@ -391,8 +389,7 @@ def test_a_paused_daemon_says_why_nothing_happens() -> None:
     world.run_for(5)
     assert start(world) is None
     world.run_for(5)
-    view = world.api.views[UUID].burnin
-    assert view is not None
+    view = not_none(world.api.views[UUID].burnin)
     assert view.waiting == "paused until sentinel resume"
 
 

@@ -12,7 +12,6 @@ from sentinel.core.node.serving_processes import LOST_AFTER_S
 from sentinel.core.state import Orders
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import (
-    LEASE_S,
     Caller,
     CancelGrant,
     Command,
@@ -281,19 +280,6 @@ def test_a_gpu_in_bad_health_is_reserved_last() -> None:
     assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_reservation_ends_with_its_lease_unless_its_answer_was_stored(*, kept: bool) -> None:
-    world = served(1)
-    assert send(world, Reserve, id="a1", reason="", count=1) is None
-    if kept:
-        assert send(world, Extend, kind=GrantKind.RESERVATION, id="a1", kept=True) is None
-    world.api.exits = True
-    world.run(lambda: len(world.events("service.ready")) == 2)
-    assert world.state.reservations
-    world.run_for(LEASE_S)
-    assert bool(world.state.reservations) is kept
-
-
 @pytest.mark.parametrize("seconds", [HOUR, None])
 def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float | None) -> None:
     world = served(1)
@@ -311,9 +297,6 @@ def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float
 @pytest.mark.parametrize(
     ("fields", "refusal", "text"),
     [
-        ({"count": 3}, Refusal.INVALID, "3 GPUs are requested, and there are 2"),
-        ({"count": 2, "gpus": ("GPU-0",)}, Refusal.INVALID, "2 GPUs are requested, and 1 is named"),
-        ({}, Refusal.INVALID, "name GPUs, or their number"),
         ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "twice"),
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
         ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "not a number of seconds"),

@@ -16,6 +16,7 @@ from sentinel.core.step import Step
 from sentinel.protocol.gpu import Gpu, Reading, Telemetry
 from sentinel.protocol.views import FaultKind, KnownFaults
 from sentinel.protocol.xids import XIDS, XidMeaning
+from tests.harness.narrowing import not_none
 
 GPU = Gpu(uuid="GPU-0", index=0, name="H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
 LOST, XID, RECOVERY, UNCORRECTABLE, UNREAD = FaultKind
@@ -128,8 +129,7 @@ def test_errors_that_could_be_counted_and_cannot_any_more_are_a_fault() -> None:
 
 def test_a_restart_takes_over_that_errors_can_no_longer_be_counted() -> None:
     state = read(GpuState(gpu=GPU), at=1.0, ecc_uncorrected_total=0).state
-    before = known(read(state, at=9.0).state)
-    assert before is not None
+    before = not_none(known(read(state, at=9.0).state))
     assert before.unread
     assert kinds(replace(GpuState(gpu=GPU), faults=describe(before))) == (UNREAD,)
     again = restored(GpuState(gpu=GPU), before, listed=True)
@@ -175,8 +175,7 @@ def test_an_xid_stands_until_the_gpu_was_reset() -> None:
 
 def test_a_restart_takes_over_xids_until_the_gpu_was_reset() -> None:
     state = read(GpuState(gpu=GPU), energy_j=1000.0).state
-    before = known(read(with_xid(state, 79), energy_j=1100.0).state)
-    assert before is not None
+    before = not_none(known(read(with_xid(state, 79), energy_j=1100.0).state))
     assert (before.xids, before.energy_j, before.lost) == ((79,), 1000.0, False)
     again = restored(GpuState(gpu=GPU), before, listed=True)
     assert kinds(read(again).state) == (XID,), "an energy that is not read proves nothing"
@@ -188,8 +187,7 @@ def test_a_restart_takes_over_xids_until_the_gpu_was_reset() -> None:
 
 
 def test_a_gpu_that_is_missing_after_a_restart_is_lost_until_it_can_be_read() -> None:
-    before = known(read(GpuState(gpu=GPU), lost=True).state)
-    assert before is not None
+    before = not_none(known(read(GpuState(gpu=GPU), lost=True).state))
     again = restored(GpuState(gpu=GPU), before, listed=False)
     unread = update(again, Observation(now=2.0), Config()).state
     assert kinds(unread) == (LOST,)
@@ -200,8 +198,7 @@ def test_a_gpu_that_is_missing_after_a_restart_is_lost_until_it_can_be_read() ->
 
 def test_the_energy_of_a_lost_gpu_is_kept_which_shows_a_later_reset() -> None:
     state = read(GpuState(gpu=GPU), energy_j=1000.0).state
-    before = known(read(state, lost=True).state)
-    assert before is not None
+    before = not_none(known(read(state, lost=True).state))
     assert (before.lost, before.energy_j) == (True, 1000.0)
 
 

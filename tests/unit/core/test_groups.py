@@ -16,6 +16,7 @@ from sentinel.core.gpu_state import Busy, Idle, Occupancy, Running, Starting, Un
 from sentinel.core.state import State
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from tests.harness.core_scenarios import finish, reconfigured
+from tests.harness.narrowing import not_none
 from tests.harness.world import World
 
 FIRST = Phase(name="first", workload="gemm", seconds=5)
@@ -142,8 +143,7 @@ def test_a_phase_is_given_up_after_some_broken_groups() -> None:
         world.at(0).foreign.remove(job)
     finish(world)
     for gpu in (0, 1):
-        why = progress_of(world, gpu).work[0].given_up
-        assert why is not None
+        why = not_none(progress_of(world, gpu).work[0].given_up)
         assert why.startswith("its group was broken up 3 times; the last time, GPU 0 left")
         assert progress_of(world, gpu).work[1].seconds >= LAST.seconds
 
@@ -270,6 +270,5 @@ def check_groups(world: World) -> None:
             continue
         assert uuid in burnin.group.members
         for other in burnin.group.members:
-            found = gpu_states[other].burnin
-            assert found is not None
+            found = not_none(gpu_states[other].burnin)
             assert (found.group, found.phase) == (burnin.group, burnin.phase)

@@ -30,6 +30,7 @@ from sentinel.protocol.gpu import Gpu, Memory, Reading, Telemetry
 from sentinel.protocol.stressor import Ready
 from sentinel.protocol.views import MULTIPLIERS, GpuHealth, HealthCause
 from tests.harness.core_scenarios import occupied
+from tests.harness.narrowing import not_none
 from tests.harness.world import GIB
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
@@ -57,8 +58,7 @@ def assessed(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> Step[
 
 
 def level(gpu_state: GpuState) -> GpuHealth:
-    assert gpu_state.health is not None
-    return gpu_state.health.level
+    return not_none(gpu_state.health).level
 
 
 def health_since(level: GpuHealth, since: float = 0.0) -> GpuState:
@@ -153,8 +153,7 @@ def test_health_has_a_cause(
     state = replace(GPU_STATE, findings=Findings(total=found))
     seen = replace(reading(degrees, share), telemetry=telemetry)
     step = assessed(state, seen)
-    judged = step.state.health
-    assert judged is not None
+    judged = not_none(step.state.health)
     assert (judged.level, cause(judged)) == (expected, why)
     assert [event.fields["cause"] for event in step.events] == ([why] if why else [])
 

@@ -72,19 +72,6 @@ def test_a_newcomer_is_yielded_to_at_every_age_of_the_child(age: float, *, liste
     assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
 
 
-def test_light_graphics_shares_a_gpu_and_heavy_graphics_does_not() -> None:
-    world = occupied()
-    xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=4 * MIB, started=7)
-    world.at(0).foreign.append(xorg)
-    world.at(0).unlisted = -4 * MIB  # the memory does not change
-    world.run_for(2)
-    assert isinstance(world.gpu_state().stressor, Running)
-    game = GpuProcess(pid=8, kind=ProcessKind.GRAPHICS, memory=200 * MIB, started=8)
-    world.at(0).foreign.append(game)
-    world.at(0).unlisted = -204 * MIB
-    assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
-
-
 def test_memory_freed_by_a_foreign_process_lowers_the_expected_memory() -> None:
     world = World()
     xorg = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=50 * MIB, started=7)

@@ -18,6 +18,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Send
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Pace, Ready
+from tests.harness.narrowing import not_none
 from tests.harness.world import World
 
 BEGIN = 1000.0
@@ -296,15 +297,13 @@ def test_the_utilisation_of_a_held_gpu_is_read_for_a_target() -> None:
     assert (status["utilization"], status["util_target"]) == (0.8, 0.4)
     assert status["share"] == world.spawner.paced[-1][2]
     assert len(world.events("stressor.pace")) == 1, "a correction is no new target"
-    assert world.probe.watched is not None
-    assert world.probe.watched.load == ("GPU-0",)
+    assert not_none(world.probe.watched).load == ("GPU-0",)
 
 
 def test_the_utilisation_is_not_read_without_a_target() -> None:
     world = holding(Config(power=400.0, rearm=1.0))
     world.run_for(3)
-    assert world.probe.watched is not None
-    assert world.probe.watched.load == ()
+    assert not_none(world.probe.watched).load == ()
 
 
 def test_a_yielding_stressor_receives_no_pace_and_the_next_starts_over() -> None:

@@ -41,6 +41,7 @@ from sentinel.protocol.stressor import (
     size_in_chunks,
 )
 from sentinel.protocol.views import Allocation
+from tests.harness.narrowing import not_none
 from tests.harness.world.gpus import fake_gpu
 
 GIB, MIB = 2**30, 2**20
@@ -103,8 +104,7 @@ def test_growth_beyond_what_a_stage_explains_is_a_newcomer(
 ) -> None:
     state = gpu(starting)
     assert newcomer(state, reading(explains + SLACK_BYTES), NOW, CONFIG) is None
-    evidence = newcomer(state, reading(explains + SLACK_BYTES + 1), NOW, CONFIG)
-    assert evidence is not None
+    evidence = not_none(newcomer(state, reading(explains + SLACK_BYTES + 1), NOW, CONFIG))
     assert (evidence.kind, evidence.grown) == (EvidenceKind.MEMORY, SLACK_BYTES + 1)
 
 
@@ -260,8 +260,7 @@ def test_what_a_starting_stressor_saw_is_evidence_from_when_it_saw_it(
 ) -> None:
     message = MemoryContention(grown=MIB // 2, at=at, took=0.001)
     state = fold(gpu(TAKING), ChildFacts(generation=1, messages=(message,)), NOW).state
-    evidence = newcomer(state, reading(QUIET), NOW, CONFIG)
-    assert evidence is not None
+    evidence = not_none(newcomer(state, reading(QUIET), NOW, CONFIG))
     assert (evidence.at, evidence.grown) == (since, MIB // 2)
 
 

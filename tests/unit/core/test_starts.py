@@ -9,17 +9,12 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Stopped, Unknown
+from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Unknown
 from sentinel.core.state import Orders
 from sentinel.core.step import Kill, Start
 from sentinel.protocol.commands import PauseGpus, ResumeGpus
 from tests.harness.core_scenarios import held, occupied, on_stressors, send
-from tests.harness.world import GIB, World
-
-
-def test_an_idle_gpu_is_occupied() -> None:
-    world = occupied()
-    assert isinstance(world.gpu_state().stressor, Running)
+from tests.harness.world import World
 
 
 def test_a_start_needs_a_second_idle_reading() -> None:
@@ -42,13 +37,6 @@ def test_at_most_one_start_per_tick_and_it_comes_last() -> None:
     assert all(
         isinstance(d.actions[-1], Start) for d, s in zip(decisions, starts, strict=True) if s
     )
-
-
-def test_no_stressor_starts_on_a_busy_gpu() -> None:
-    world = World(gpus=2)
-    world.newcomer(0)
-    world.run(lambda: world.events("stressor.ready"))
-    assert [uuid for uuid, _ in world.spawner.started] == ["GPU-1"]
 
 
 @pytest.mark.parametrize(
@@ -123,18 +111,6 @@ def test_one_gpu_is_left_idle_and_another_is_released_when_it_becomes_busy() -> 
     world.run_for(30)
     assert held(world) == [0, 1]
     assert len(world.events("gpu.released")) == 1
-
-
-def test_a_newcomer_cuts_a_release_short() -> None:
-    world = World(gpus=2, config=Config(leave_idle=1, grace=20.0))
-    world.run_for(10)
-    assert held(world) == [0]
-    child = world.child()
-    child.unresponsive = True
-    world.newcomer(1)
-    world.run(lambda: world.events("gpu.released"))
-    world.newcomer(0)
-    world.run(lambda: world.events("gpu.handed_over"), within=2)
 
 
 def test_idle_gate_all_applies_to_the_first_start_only() -> None:
@@ -229,14 +205,6 @@ def test_a_gpu_of_unknown_utilisation_is_not_idle_by_utilisation() -> None:
     world.at(0).utilization = None
     assert "cannot be read (idle.utilization)" in reason(world, 0)
     assert not world.spawner.started
-
-
-def test_unattributed_memory_is_limited_by_idle_memory() -> None:
-    world = World(gpus=2, config=Config(each={"GPU-1": Config(idle_memory=3 * GIB)}))
-    world.at(0).unlisted = world.at(1).unlisted = 2 * GIB
-    world.run_for(10)
-    assert held(world) == [1]
-    assert isinstance(world.gpu_state().stressor, Stopped)
 
 
 def test_quiet_hours_release_every_gpu_and_prevent_starts() -> None:

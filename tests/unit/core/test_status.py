@@ -24,6 +24,7 @@ from sentinel.protocol.events import Event
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention, Note
 from sentinel.protocol.views import GpuView
 from tests.harness.document_programs import documented_rules
+from tests.harness.narrowing import not_none
 from tests.harness.world import GIB, World
 
 PHASE = Phase(name="first", workload="gemm", seconds=5)
@@ -280,8 +281,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
         world.run_for(3.0)
         case.then(world)
     world.run(lambda: _decides(world, rule, case), within=case.within)
-    view = _view_of(world, case)
-    assert view is not None
+    view = not_none(_view_of(world, case))
     assert (view.rule == "running") == (view.stressor == "RUNNING")
     if case.left_s is None:
         assert view.rule_until is None
@@ -291,8 +291,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
     assert case.left_s - 2.0 < view.rule_until - world.now <= case.left_s
     before = (view.rule, view.rule_until)
     world.run_for(view.rule_until - world.now + 2.0)
-    after = _view_of(world, case)
-    assert after is not None
+    after = not_none(_view_of(world, case))
     assert (after.rule, after.rule_until) != before
 
 
@@ -367,8 +366,7 @@ def test_the_state_of_an_event_is_published_before_the_event() -> None:
                 assert _SHOWN[event.name](world.api.views["GPU-0"], event), event
                 checked.append(event.name)
             if event.name == "gpu.paused":
-                assert world.api.host is not None
-                assert world.api.host.phase == "paused"
+                assert not_none(world.api.host).phase == "paused"
                 checked.append(event.name)
         publish(state, events)
 

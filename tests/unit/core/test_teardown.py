@@ -96,22 +96,16 @@ def test_with_an_incomplete_list_unattributed_memory_is_no_leak() -> None:
     assert not world.spawner.cleared
 
 
-def test_the_load_of_a_process_that_has_just_ended_is_no_leak() -> None:
+@pytest.mark.parametrize("utilization", [None, 0.0, 0.5])
+def test_a_lower_load_is_no_leak_nor_that_of_a_process_that_has_just_ended(
+    utilization: float | None,
+) -> None:
     world = occupied(config=Config(rearm=5.0))
     world.come_and_go()
     world.run_for(3)
     world.at(0).utilization = 1.0
     world.run_for(0.9)
-    world.at(0).utilization = 0.0
-    world.run(lambda: held(world), within=20)
-    assert not world.events("gpu.memory_leaked")
-
-
-@pytest.mark.parametrize("utilization", [None, 0.0, 0.5])
-def test_a_lower_load_is_no_leak(utilization: float | None) -> None:
-    world = occupied()
     world.at(0).utilization = utilization
-    world.come_and_go()
     world.run(lambda: held(world), within=20)
     assert not world.events("gpu.memory_leaked")
 

@@ -17,6 +17,7 @@ from sentinel.fleet.engine import Clush, EngineError, EngineMissingError, run_to
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from sentinel.host.procfs import boot_id, read_stat
 from tests.harness.example_fleet import fleet_run
+from tests.harness.narrowing import not_none
 
 
 @pytest.fixture
@@ -76,8 +77,7 @@ def start() -> Iterator[Start]:
             start_new_session=True,
         )
         started.append(process)
-        assert process.stdout is not None
-        process.stdout.readline()  # a process has no command line for a moment after exec
+        not_none(process.stdout).readline()  # a process has no command line for a moment after exec
         return process
 
     yield started_with
@@ -85,14 +85,12 @@ def start() -> Iterator[Start]:
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            stream.close()
+            not_none(stream).close()
 
 
 def with_process(run: FleetRun, process: subprocess.Popen[bytes]) -> FleetRun:
     """Name a process as the clush of a run."""
-    stat = read_stat(process.pid)
-    assert stat is not None
+    stat = not_none(read_stat(process.pid))
     return replace(run, jobs=(f"{boot_id()}:{process.pid}:{stat.started}",))
 
 

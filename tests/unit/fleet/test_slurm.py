@@ -301,17 +301,19 @@ def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(fake: FakeSlurm) 
     assert fake.jobs == {}
 
 
-@pytest.mark.parametrize("job", ["", "--user=root", "1,2", "1 2", "17_0", "\u0661"])
-def test_an_id_that_is_no_number_is_refused(fake: FakeSlurm, job: str) -> None:
-    fake.folder.write(replace(fake.new, tasks={"n1": job}))
-    with pytest.raises(ConfigError, match=r"fleet.json: tasks.n1: .* is not the id of a job"):
-        fake.folder.read()
-
-
-@pytest.mark.parametrize("name", ["", "a,b", "--me", "a b"])
-def test_an_id_of_a_run_that_is_more_than_one_name_is_refused(fake: FakeSlurm, name: str) -> None:
-    fake.folder.write(replace(fake.new, id=name))
-    with pytest.raises(ConfigError, match=r"fleet.json: .* is not the id of a run"):
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        *(({"tasks": {"n1": job}}, "tasks.n1: .* is not the id of a job")
+          for job in ("", "--user=root", "1,2", "1 2", "17_0", "\u0661")),
+        *(({"id": name}, ".* is not the id of a run") for name in ("", "a,b", "--me", "a b")),
+    ],
+)  # fmt: skip
+def test_an_id_that_is_no_single_number_or_name_is_refused(
+    fake: FakeSlurm, changed: dict[str, Any], what: str
+) -> None:
+    fake.folder.write(replace(fake.new, **changed))
+    with pytest.raises(ConfigError, match=f"fleet.json: {what}"):
         fake.folder.read()
 
 

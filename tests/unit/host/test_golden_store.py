@@ -22,6 +22,7 @@ from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
 from sentinel.supervisor.probe_process import ProbeProcess
 from tests.harness.command_line import CommandLine
+from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 
 KEY = GoldenKey(
@@ -149,8 +150,7 @@ Goldens(path).record(key, 1)
 
 def test_a_disk_that_fills_up_during_a_write_raises_no_error(path: Path) -> None:
     write_records(path, (KEY, 1))
-    command = [sys.executable, "-c", FULL, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+    done = run_program(sys.executable, "-c", FULL, str(path), check=True)
     assert "no checksum can be recorded: No space left on device" in done.stderr
     assert not path.read_bytes().endswith(b"\n"), "no line was cut"
     goldens = Goldens(path, warn=lambda _: None)

@@ -25,6 +25,7 @@ from sentinel.host.last_verdicts import (
     report_paths,
     work_of,
 )
+from tests.harness.narrowing import not_none
 
 ONE = "GPU-one"
 STARTED = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
@@ -162,8 +163,7 @@ def test_a_fail_is_taken_back_by_at_least_the_same_work(
 ) -> None:
     reports.add("FAIL", failed, XID)
     reports.add("PASS", later)
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert last.verdict == ("PASS" if why is None else "FAIL")
     assert (last.not_taken_back is None) == (why is None)
     assert (why or "") in (last.not_taken_back or "")
@@ -213,8 +213,7 @@ def test_other_limits_of_the_check_take_nothing_back(
 ) -> None:
     reports.add("FAIL", checks={"rate.peers": "fail"}, limits=failed)
     reports.add("PASS", checks={"rate.peers": "pass"}, limits=later)
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert last.verdict == wanted
     assert ("by other limits" in (last.not_taken_back or "")) == (wanted == "FAIL")
 
@@ -235,8 +234,7 @@ def test_a_check_that_was_not_judged_takes_nothing_back(
 ) -> None:
     reports.add("FAIL", checks={"rate.peers": "fail"})
     reports.add("PASS", checks={} if status is None else {"rate.peers": status})
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert last.verdict == "FAIL"
     assert "rate.peers failed, and is" in (last.not_taken_back or "")
 
@@ -320,8 +318,7 @@ def _edited(reports: Reports, run: Path) -> None:
     report = run / "report.json"
     files = {report.name: sha256(report.read_bytes()).hexdigest()}
     (run / "manifest.json").write_text(json.dumps({"schema_version": "1.0", "files": files}))
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert last.verdict == "FAIL"
     report.write_text(report.read_text().replace("FAIL", "PASS").replace('"fail"', '"pass"'))
 
@@ -346,13 +343,11 @@ def test_a_run_that_cannot_be_read_may_have_failed(
     reports.add("PASS")
     reports.add("FAIL", checks=XID)
     damage(reports, reports.state / "runs" / "run-2")
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert (last.verdict, last.run) == ("PASS", "run-1")
     assert "runs/run-2 cannot be read or was changed, and may be a FAIL" in str(last.no_proof)
     reports.add("PASS", age=10**5)  # began after it
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert "it began in the future" in str(last.no_proof)
 
 
@@ -363,8 +358,7 @@ def test_a_later_run_proves_what_one_that_cannot_be_read_did_not(reports: Report
     for changed in (path, path.parent):
         utime(changed, (STARTED.timestamp(),) * 2)
     reports.add("PASS")
-    last = reports.last()
-    assert last is not None
+    last = not_none(reports.last())
     assert (last.verdict, last.no_proof) == ("PASS", None)
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from sentinel.host.process_setup import _clean_mappings, _left_in_groups, available_bytes
+from tests.harness.programs import run_program
 
 MIB = 2**20
 
@@ -102,9 +103,7 @@ give_back()
 after = read_usage('self').resident
 print(json.dumps([before, after, math.sqrt(16.0), ssl.OPENSSL_VERSION_INFO[0] > 0]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_program(sys.executable, "-c", script, check=True)
     before, after, root, works = json.loads(done.stdout)
     assert after < before
     assert root == 4.0

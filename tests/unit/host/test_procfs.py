@@ -20,6 +20,8 @@ from sentinel.host.procfs import (
     read_command,
     read_stat,
 )
+from tests.harness.narrowing import not_none
+from tests.harness.programs import piped_program
 
 #: Sets the process name to its argument, prints "named", and waits for the end of its input.
 NAMED = """
@@ -34,25 +36,16 @@ sys.stdin.read()
 @contextmanager
 def named(name: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process with this name, in a new session."""
-    with subprocess.Popen(
-        [sys.executable, "-c", NAMED, name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with piped_program(sys.executable, "-c", NAMED, name, start_new_session=True) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "named\n"
+            assert not_none(process.stdout).readline() == "named\n"
             yield process
         finally:
             process.kill()
 
 
 def stat_of(process: subprocess.Popen[str]) -> ProcessStat:
-    stat = read_stat(process.pid)
-    assert stat is not None
-    return stat
+    return not_none(read_stat(process.pid))
 
 
 def test_the_stat_line_of_this_process_has_its_pid() -> None:
@@ -123,8 +116,7 @@ def test_each_boot_has_an_id() -> None:
 def test_a_command_line_is_that_of_the_process_and_of_no_later_one() -> None:
     with named("worker\nnext") as process:
         stat = stat_of(process)
-        command = read_command(stat.pid, stat.started)
-        assert command is not None
+        command = not_none(read_command(stat.pid, stat.started))
         assert command.startswith(f"{sys.executable} -c ?import ctypes")
         assert command.isprintable()
         assert read_command(stat.pid, stat.started + 1) is None

@@ -40,6 +40,24 @@ ALLOWED = {
     ("node", "word"): "yes",
 }
 
+#: By the call and the wrong result: a part of the reason.
+REASONS = {
+    ("memory", "none"): "returned None; allowed is a Memory: it is a NoneType",
+    ("memory", "dict"): "allowed is a Memory: it is a dict",
+    ("memory", "more than all"): "used and free from 0 to total",
+    ("memory", "negative"): "used and free from 0 to total",
+    ("memory", "text"): "allowed is a Memory: used: expected a whole number",
+    ("memory", "no memory"): "used and free from 0 to total",
+    ("processes", "none"): "GpuProcess, ...]: the value: expected a list",
+    ("processes", "pids"): "GpuProcess, ...]: [0]: expected an object",
+    ("processes", "pid 0"): "a PID from 1 to 4194304",
+    ("processes", "twice"): "each PID once",
+    ("processes", "endless"): "GpuProcess, ...]: vars() argument",
+    ("exclusive", "word"): "returned 'yes'; allowed is a bool: it is a str",
+    ("utilization", "percent"): "returned 37; allowed is a share from 0 to 1, or None",
+    ("utilization", "nan"): "float | None: the value: expected a finite number",
+}
+
 
 def checked(call: str, does: Any) -> CheckedDriver:
     """Build a driver of which one call does something else."""
@@ -78,6 +96,7 @@ def test_a_wrong_result_is_an_error_of_one_gpu_that_names_the_call(call: str) ->
         with pytest.raises(ReadError, match=rf"driver own: {call}\(\) returned ") as caught:
             pytest.fail(f"{what} is taken: {make(driver, call)!r}")
         assert time.process_time() - began < 1, f"a hang is an error of the whole probe: {what}"
+        assert REASONS.get((call, what), "") in str(caught.value), what
         assert_short(caught.value)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from sentinel.stressor import forked_children
 from tests.harness.isolation import adopted_orphans
+from tests.harness.programs import piped_program, run_program
 
 PROGRAM = """
 import fcntl, os, signal, sys
@@ -40,9 +41,7 @@ def test_a_forked_process_keeps_neither_a_lock_nor_the_device(
     for path in (lock, device):
         path.touch()
     arguments = (str(device), str(lock), str(device), "detach" if detached else "keep")
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with piped_program(sys.executable, "-c", PROGRAM, *arguments) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline().split()[1])
         parent.kill()
@@ -70,12 +69,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "lock")],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = run_program(sys.executable, "-c", program, str(tmp_path / "lock"), check=True)
     assert done.stdout == "open\n"
 
 

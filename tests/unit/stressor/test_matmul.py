@@ -19,6 +19,7 @@ from sentinel.stressor.matmul import (
     random_block,
 )
 from sentinel.stressor.sizing import check_capability
+from tests.harness.narrowing import not_none
 
 SHAPE = Shape(rows=64, columns=128, depth=192)
 
@@ -31,8 +32,7 @@ KINDS = pytest.mark.parametrize("dtype", [*DTYPES.values(), MEMORY], ids=lambda 
 def product_of(dtype: Dtype, shape: Shape = SHAPE) -> Product:
     needs = Product.needs(dtype, shape)
     size = max(needs.left, needs.right, needs.result) + 4096
-    layout = lay_out([torch.empty(size, dtype=torch.uint8) for _ in range(12)], needs)
-    assert layout is not None
+    layout = not_none(lay_out([torch.empty(size, dtype=torch.uint8) for _ in range(12)], needs))
     product = Product(dtype, shape, layout)
     product.fill(seed=1)
     product.multiply(product.reference)
@@ -126,8 +126,7 @@ def test_an_unsupported_dtype_is_refused_with_the_supported_ones(
 def test_pieces_do_not_overlap_and_slots_fill_the_rest() -> None:
     needs = Needs(left=1024, right=512, result=4096)
     chunks = [torch.zeros(16384, dtype=torch.uint8) for _ in range(3)]
-    layout = lay_out(chunks, needs)
-    assert layout is not None
+    layout = not_none(lay_out(chunks, needs))
     parts = (layout.left, layout.right, layout.reference, layout.differs)
     for piece in (*parts, layout.weights, layout.weighted, *layout.slots(4096)):
         assert not piece.any(), "the piece overlaps with an earlier one"

@@ -16,6 +16,7 @@ from sentinel.supervisor.api_process import ApiChild
 from sentinel.supervisor.child_process import NOT_SPAWNED, ChildHandle, Received
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.stressor_pool import StressorPool
+from tests.harness.narrowing import not_none
 from tests.harness.world.gpus import fake_gpu
 
 SPEC = StressorSpec(
@@ -44,8 +45,7 @@ def test_a_stressor_without_shared_memory_is_a_failed_spawn(
     pool = StressorPool(lambda _: SPEC, lambda _: (), StandbySpec())
     pool.start(fake_gpu(0), Start(uuid="GPU-0", generation=1))
     facts = pool.collect()["GPU-0"]
-    assert facts.exit is not None
-    assert facts.exit.code == NOT_SPAWNED
+    assert not_none(facts.exit).code == NOT_SPAWNED
     (failed,) = facts.messages
     assert isinstance(failed, Failed)
     assert failed.kind is FailureKind.SPAWN
@@ -57,13 +57,10 @@ def test_a_probe_without_shared_memory_is_a_failed_spawn(monkeypatch: pytest.Mon
     probe = ProbeProcess(ProbeSpec(poll=1.0, watch_interval=0.025))
     refuse(monkeypatch)
     probe.start(1)
-    facts = probe.collect()
-    assert facts is not None
-    assert facts.exit is not None
-    assert facts.exit.code == NOT_SPAWNED
+    facts = not_none(probe.collect())
+    assert not_none(facts.exit).code == NOT_SPAWNED
     probe.spare.start(1)
-    spare = probe.spare.collect()
-    assert spare is not None
+    spare = not_none(probe.spare.collect())
     assert spare.exit is not None
     assert probe.close()
     assert probe.close()
