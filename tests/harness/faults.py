@@ -317,7 +317,7 @@ def _memory() -> Iterator[Kind]:
                    moments=(AFTER,))
         yield kind(f"{name}-gap", f"{text}, between two parts only", standing(**pending), FAIL,
                    "memory.repair_new", source=_ERRORS, moments=(GAP,))
-        yield kind(f"{name}-old", f"{text} since before the run", standing(**pending), FAIL,
+        yield kind(f"{name}-old", f"{text} since before the run", standing(**pending), WARN,
                    "memory.repair_pending", source=_ERRORS, moments=(BEFORE,))
     yield kind("row-corrected", "a row remapped after correctable errors",
                after(remapped_corrected_total=1), WARN, "memory.remapped_corrected_new",
@@ -344,12 +344,12 @@ def _memory() -> Iterator[Kind]:
                "once could not be read", both(
                 lasting(remap_pending=True, ecc_uncorrected_total=2), shown("recovery",
                 ROW_IN_USE), shown(
-                    "uncorrectable", UNCORRECTABLE.format(2))), FAIL, "memory.repair_pending",
+                    "uncorrectable", UNCORRECTABLE.format(2))), WARN, "memory.repair_pending",
                source=_ERRORS)
     yield kind("corrected-again", "its count of corrected errors began again in the run",
                counted_again, INCOMPLETE, "gpu.reset", source=_ERRORS)
     yield kind("uncorrectable-old", "an uncorrectable error since the driver was loaded",
-               both(standing(ecc_uncorrected_total=1), after(ecc_uncorrected_total=1)), FAIL,
+               both(standing(ecc_uncorrected_total=1), after(ecc_uncorrected_total=1)), WARN,
                "ecc.uncorrected", source=_ERRORS, moments=(BEFORE,))
     yield kind("corrected-flood", "5,000 corrected errors a second under load", corrected(5000),
                FAIL, "ecc.corrected_load", source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313",

@@ -137,7 +137,7 @@ def test_nhc_fails_a_node_for_proven_faults_alone(
     file.write_text("gpus = 3")
     assert result() == ("CRITICAL", True)
     file.write_text("gpus = 2")
-    registry.inject_figures(registry.gpus()[0].uuid, {"remap_banks_low": 1})
+    registry.inject_figures(registry.gpus()[0].uuid, {"remap_pending": True})
     assert result() == ("WARNING", False)
     registry.inject_figures(registry.gpus()[1].uuid, {"remap_failed": True})
     assert result() == ("CRITICAL", True)

@@ -112,9 +112,6 @@ def test_no_burn_in_says_no_fault_beside_a_known_one(daemon: Daemon, kind: Fault
     assert named.get(kind, fault.text) in meaning
     assert failed
     daemon.run("stop")
-    if kind is FaultKind.UNCORRECTABLE:
-        code, _, failed = burn_in("alone")
-        assert (code, failed) == (1, ["ecc.uncorrected"]), "the verdict needs no daemon"
     if kind is FaultKind.XID:
         code, meaning, failed = burn_in("alone")
         assert (code, failed, fault.text in meaning) == (1, ["daemon.findings"], True)

@@ -66,7 +66,7 @@ def test_a_check_with_a_warning(
 ) -> None:
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(simulated.folder))
     registry = Registry.create(simulated.folder, 2)
-    registry.inject_figures(registry.gpus()[0].uuid, {"remap_banks_low": 1})
+    registry.inject_figures(registry.gpus()[0].uuid, {"remap_pending": True})
     words = ["check", "--simulate", "2", *(["--strict"] if strict else [])]
     assert "warn" in cli(*words, code=strict).out
     cli(*words, "--npd", code=strict)
