@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from math import inf
 from typing import Any
 
@@ -52,22 +53,48 @@ from sentinel.protocol.burnin_events import (
     XidReported,
     Yielding,
 )
-from sentinel.protocol.codec import from_json
+from sentinel.protocol.codec import DecodeError, check_fields, from_json
+from sentinel.protocol.stressor import LinkMeasured, SelftestResult, UnitExercised
 from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd
 
-#: The samples of the kernel's log, with their fields.
-_LOGGED: Mapping[str, tuple[type[XidEvent | KernelFault], tuple[str, ...]]] = {
-    XID: (XidEvent, ("number", "pci_bus_id", "at", "pid", "text")),
-    KERNEL_FAULT: (
-        KernelFault,
-        ("kind", "device", "reporter", "driver", "at", "text", "number"),
-    ),
+#: The samples that are the fields of a value.
+_VALUES: Mapping[str, Any] = {
+    XID: XidEvent,
+    KERNEL_FAULT: KernelFault,
+    CHECKSUM: Checksum,
+    LINK: LinkMeasured,
+    UNIT: UnitExercised,
+    SELFTEST: SelftestResult,
 }
+_HEAT = {"temperature_c": float | None, "temperature_margin_c": float | None}
+#: The fields that are read of other events and samples, with their types.
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "stressor.mismatch": {"errors": int},
+    "burnin.phase_ended": {"errors": int},
+    "stressor.finding": {"place": str},
+    "stressor.failed": {"reason": str},
+    "stressor.fatal": {"reason": str},
+    "gpu.fault": {"fault": str, "reason": str},
+    "gpu.unknown": {"reason": str},
+    "gpu.identity": {"complete": bool},
+    "gpu.released": {"reason": str, **_HEAT},
+    "gpu.health_changed": _HEAT,
+    "gpu.overheat": _HEAT,
+    TELEMETRY: {"reasons": tuple[str, ...] | None},
+    UNIT: {"checks": int, "wrong": int},
+    WATCHED: {"first": float, "last": float},
+    END: {"pid": int},
+    LOST: {"events": int},
+    LAST: {"count": int | None, "event_count": int | None},
+}
+#: No clock of a host has counted so many seconds.
+_LATEST_S = 1e10
 
 #: What of a sample is no number.
 _LABELS = frozenset({"time", "event", "gpu", "index", "reasons"})
 #: The numbers of work and of links; one may be missing.
-_MEASURED = ("seconds", "iterations", "flops", "bytes", "checks", "errors", "rate")
+_WORKED = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
+_MEASURED = (*_WORKED, "rate")
 _NUMBERS = (int, float)
 #: What ends a stretch is reported at most so long before its end, or after it, in seconds.
 _CAUSED_WITHIN_S = 10.0
@@ -101,9 +128,8 @@ def load(
         dropped += abs(number - sample.get("count", number)) if closed else 0
         parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
-        if sample["event"] in _LOGGED:
-            of, names = _LOGGED[sample["event"]]
-            logged.append(of(**{name: sample[name] for name in names}))
+        if sample["event"] in {XID, KERNEL_FAULT}:
+            logged.append(from_json(_VALUES[sample["event"]], sample, sample["event"]))
         elif sample.get("gpu") in records:
             dropped += not _is_measured(sample)
             _take_sample(records[sample["gpu"]], sample)
@@ -126,6 +152,27 @@ def parse(row: Mapping[str, Any]) -> BurninEvent | None:
     if kind is PhaseEnded:
         row = {**row, "work": row}
     return None if kind is None else from_json(kind, row, row["event"])
+
+
+def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the events or samples of a file, with what is read of them of its type.
+
+    Raises:
+        DecodeError: A field is missing or of a wrong type.
+    """
+    for row in rows:
+        name = row["event"]
+        if abs(from_json(float, row.get("at"), f"{name}.at")) > _LATEST_S:
+            raise DecodeError("a moment of the monotonic clock", f"{name}.at")
+        if "time" in row:
+            from_json(datetime, row["time"], f"{name}.time")
+        check_fields(row, _FIELDS.get(name, {}), name)
+        if name in _VALUES and _is_measured(row):
+            yield {**row, **vars(from_json(_VALUES[name], row, name))}
+        elif name == WORK and any(row.get(one) is None for one in _WORKED):
+            yield {**row, "seconds": inf}  # not measured
+        else:
+            yield row
 
 
 def _take_row(
@@ -345,8 +392,7 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         record.ends.append(OwnEnd(pid=sample["pid"], at=at - BEFORE_EXIT_S))
         return
     if sample["event"] == CHECKSUM:
-        fields = {name: sample[name] for name in ("key", "checksum", "stored")}
-        record.checksums.append(Checksum(**fields))
+        record.checksums.append(from_json(Checksum, sample))
         return
     if sample["event"] == SELFTEST:
         record.selftests.append(Sample(at=at, values=sample))

@@ -39,7 +39,7 @@ class Span:
 
     first: float
     last: float
-    #: The time of day of ``first``; None without any event.
+    #: The time of day of ``first``; None if it is not known.
     started: datetime | None
 
     @property
@@ -66,7 +66,9 @@ def span(records: Iterable[GpuRecord]) -> Span:
         return Span(first=0.0, last=0.0, started=None)
     first = min(events, key=lambda event: float(event["at"]))
     last = max(float(event["at"]) for event in events)
-    return Span(first=float(first["at"]), last=last, started=datetime.fromisoformat(first["time"]))
+    time = first.get("time")
+    started = None if time is None else datetime.fromisoformat(time)
+    return Span(first=float(first["at"]), last=last, started=started)
 
 
 def absences(record: GpuRecord) -> list[Absence]:

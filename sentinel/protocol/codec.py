@@ -114,6 +114,16 @@ def from_json(kind: type[T], value: Any, where: str = "") -> T:
         raise DecodeError(error.expected, where + error.path) from None
 
 
+def check_fields(row: Mapping[str, Any], kinds: Mapping[str, Any], where: str = "") -> None:
+    """Check the types of some fields of parsed JSON; a missing field is null.
+
+    Raises:
+        DecodeError: One is of another type; it names the field.
+    """
+    for name, kind in kinds.items():
+        from_json(kind, row.get(name), f"{where}.{name}")
+
+
 @cache
 def _reader(kind: Any, *, exact: bool) -> _Reader:
     """Build the function that turns a JSON value into a ``kind``, or raises DecodeError."""

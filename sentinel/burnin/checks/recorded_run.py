@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -27,15 +28,15 @@ from sentinel.burnin.checks.node_report import MOMENT
 from sentinel.burnin.checks.thresholds_file import recorded
 from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault, foreign, is_of_device
-from sentinel.burnin.loading import load
+from sentinel.burnin.loading import checked, load
 from sentinel.burnin.record import GpuRecord
-from sentinel.burnin.run_folder import RunFolder, lines, read_object
+from sentinel.burnin.run_folder import RunFolder, lines, plan_object, read_object
 from sentinel.burnin.xids import XidEvent
 from sentinel.config.expectation import Expectation, expect_gpus, parse_expectation
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol import __version__
-from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.codec import DecodeError, check_fields, from_json
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu_names import is_same_device
 from sentinel.protocol.shipped_tables import shipped_table
@@ -54,6 +55,68 @@ CHECKS = Table(
     kernel_checks.TABLE,
 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Setting:
+    """A recorded setting."""
+
+    key: str
+    value: str
+    source: str | None
+    gpu: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A beginning of a run."""
+
+    started: datetime
+    settings: tuple[_Setting, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """The node of a run."""
+
+    hostname: str
+    driver: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Confirmed:
+    """The GPUs with a confirmed fault."""
+
+    known: int
+    found_first: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Expected:
+    """A recorded expectation."""
+
+    source: str
+    text: str
+
+
+#: The fields that are read of the header and of the counters, with their types.
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "tool", "version"), str),
+    "started": datetime,
+    "settings": tuple[_Setting, ...] | None,
+    "resumed": tuple[_Part, ...],
+    "node": _Node,
+    "confirmed_faulty": _Confirmed | None,
+    "expectation": _Expected | None,
+}
+_TYPES_OF_COUNTERS: Mapping[str, Any] = {
+    "selected": bool | None,
+    "pci_devices": tuple[str, ...] | None,
+    "pci_paths": Mapping[str, tuple[str, ...]] | None,
+    "known": Mapping[str, str] | None,
+    "unacknowledged": tuple[str, ...] | None,
+    "driver_error": str | None,
+    "kernel_log_error": str | None,
+}
 #: What the files of a run always have: the header, the counters, and those after the run.
 _HEADER = ("id", "started", "settings", "resumed", "node", "thresholds", "expectation")
 _COUNTERS = (
@@ -116,8 +179,11 @@ def read_run(folder: RunFolder) -> Recorded:
     header = read_object(folder.header)
     try:
         plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
+        header["plan"] = plan_object(plan) | {"hash": header["plan"]["hash"]}
         counters = read_object(folder.counters) if folder.counters.exists() else {}
         _check_keys(header, counters)
+        check_fields(header, _TYPES, "run")
+        check_fields(counters, _TYPES_OF_COUNTERS, "counters")
         node = tuple(from_json(Counters, row, "counters") for row in counters.get("before", ()))
         before = {gpu.uuid: gpu for gpu in node}
         after = _by_uuid(counters.get("after", ()))
@@ -140,9 +206,10 @@ def read_run(folder: RunFolder) -> Recorded:
     if header.get("version") == __version__ and header["plan"]["hash"] != plan.hash:
         raise ConfigError(f"{folder.header}: the plan was changed after the run")
     try:
-        records = load(plan, lines(folder.events), lines(folder.samples))
+        records = load(plan, checked(lines(folder.events)), checked(lines(folder.samples)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
+        kind = "" if isinstance(error, DecodeError) else f"{type(error).__name__}: "
+        what = f"{kind}{error}"
         raise ConfigError(f"{folder.path}: an event or a sample is invalid: {what}") from None
     for uuid, record in records.items():
         record.before, record.after = before.get(uuid), after.get(uuid)
@@ -165,11 +232,11 @@ def read_run(folder: RunFolder) -> Recorded:
         pci_devices=counters.get("pci_devices"),
         host=host,
         expectation=_expectation(header),
-        known=counters.get("known", {}),
+        known=counters.get("known") or {},
         thresholds=thresholds,
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
         pci_paths=counters.get("pci_paths"),
-        unacknowledged=counters.get("unacknowledged", ()),
+        unacknowledged=counters.get("unacknowledged") or (),
         findings=findings,
     )
 
@@ -194,7 +261,7 @@ def _expectation(header: Mapping[str, Any]) -> Expectation:
         ConfigError: It is not an expectation of this version.
     """
     if (recorded := header.get("expectation")) is not None:
-        return parse_expectation(str(recorded["text"]), str(recorded["source"]))
+        return parse_expectation(recorded["text"], recorded["source"])
     # As versions before expectations recorded it.
     found = (one["value"] for one in header.get("settings") or () if one["key"] == "expect-gpus")
     return next((expect_gpus(int(value)) for value in found), NOTHING)

@@ -28,6 +28,7 @@ HIDDEN: Mapping[str, tuple[Any, ...]] = {
     ),
     "uncorrectable errors": (
         ExampleRun(moved={1: {"ecc_uncorrected": 1, "ecc_uncorrected_total": 1}}),
+        ("ecc.uncorrected.fail", "GT", 9),
         ("ecc.uncorrected_new.fail", "GT", 9),
     ),
     "golden": (ExampleRun(), ("golden.peers.fail", "GT", 99)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.former_runs import former_runs
+from sentinel.burnin.report import judge_run
 from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_files import new_folder, new_run, register
 from sentinel.burnin.run_folder import RunFolder, drop_torn_line, find_run, lines, read_object
@@ -23,6 +26,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 from sentinel.host import last_verdicts
 from sentinel.host.regular_file import locked
+from tests.harness.example_run import BEGAN, ExampleRun, uuid
 from tests.harness.isolation import STRANGER
 
 #: Deeper than any parser goes.
@@ -292,3 +296,41 @@ def test_a_run_that_waited_for_the_lock_looks_again(
     with pytest.raises(ConfigError, match=why), new_run(folder):
         pytest.fail("a run was begun")
     assert folder.header.exists() == begins
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "named"),
+    [
+        ("events", {"event": "gpu.fault", "reason": "1 error"}, "gpu.fault.fault: expected text"),
+        ("events", {"event": "gpu.fault", "fault": "xid"}, "gpu.fault.reason: expected text"),
+        ("events", {"event": "gpu.overheat", "temperature_c": "hot"}, "gpu.overheat.temperature_c"),
+        ("events", {"event": "stressor.mismatch"}, "stressor.mismatch.errors: expected a whole"),
+        ("events", {"event": "gpu.idle", "time": "noon"}, "gpu.idle.time: expected a time"),
+        ("events", {"event": "gpu.idle", "at": 1e300}, "gpu.idle.at: expected a moment"),
+        ("events", {"event": "gpu.idle", "at": math.nan}, "gpu.idle.at: expected a finite number"),
+        ("samples", {"event": "unit", "unit": "exp", "checks": 1}, "unit.wrong: expected a whole"),
+        ("samples", {"event": "link", "part": "p2p"}, "link: expected the fields checked, peer"),
+        ("samples", {"event": "checksum", "key": None}, "checksum: expected the fields checksum"),
+        ("samples", {"event": "telemetry", "reasons": [{}]}, "telemetry.reasons[0]: expected text"),
+        ("samples", {"event": "selftest", "dtype": "exp"}, "selftest: expected the fields found"),
+        ("header", {"node": None}, "run.node"),
+        ("header", {"settings": [{"key": "rearm"}]}, "run.settings[0]: expected the fields"),
+        ("header", {"started": "noon"}, "run.started: expected a time"),
+        ("header", {"expectation": "gpus = 2"}, "run.expectation: expected an object"),
+        ("counters", {"known": {"GPU-1": 1}}, "counters.known: expected text"),
+        ("counters", {"pci_paths": []}, "counters.pci_paths: expected an object"),
+        ("counters", {"resumed": {"after": 1}}, "it is not a run of this version"),
+    ],
+)
+def test_a_file_that_was_edited_is_an_error_that_names_the_field(
+    tmp_path: Path, name: str, edit: dict[str, Any], named: str
+) -> None:
+    folder = ExampleRun(gpus=1).write(tmp_path / "run")
+    path = getattr(folder, name)
+    if path.suffix == ".jsonl":
+        row = {"at": BEGAN + 90, "gpu": uuid(0), "index": 0} | edit
+        path.write_text(f"{path.read_text()}{json.dumps(row)}\n")
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | edit))
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        judge_run(folder)
