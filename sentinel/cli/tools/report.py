@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -112,24 +115,42 @@ def command(
         if verify:
             click.echo(_verified(folder, signers), err=form != "text" or output is not None)
         report = stored_report(folder)
-        print_report(FORMATS[form](None, report), output, painted=form == "text")
+        text, verdict = _read_stored(form, None, report, folder)
+        print_report(text, output, painted=form == "text")
         sys.stdout.flush()
-        return int(exit_code(Verdict(report["verdict"]), strict=strict or bool(report["strict"])))
+        return int(exit_code(verdict, strict=strict or bool(report.get("strict"))))
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     if both:
         print_report(_comparison(found, form), output, painted=False)
         sys.stdout.flush()
         return int(leave(ExitCode.OK, clean=not any(gpu.stuck for gpu in found)))
-    report, verdict = report_object(found[0]), found[0].verdict
+    verdict, text = found[0].verdict, FORMATS[form](found[0], report_object(found[0]))
     said = None if limits is not None else _said(RunFolder(path=folders[0]))
     if said is not None and verdict is not _worst(said, verdict):
         # A copy of the folder has no earlier runs beside it, for example.
-        report, verdict = read_object(RunFolder(path=folders[0]).report), said
+        folder = RunFolder(path=folders[0])
+        text, verdict = _read_stored(form, found[0], read_object(folder.report), folder)
         click.echo(f"sentinel: warning: {said} stands: so says the run's own report", err=True)
-    print_report(FORMATS[form](found[0], report), output, painted=form == "text")
+    print_report(text, output, painted=form == "text")
     code = exit_code(verdict, strict=strict or found[0].strict)
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
+
+
+def _read_stored(
+    form: str, run: Judged | None, report: Mapping[str, Any], folder: RunFolder
+) -> tuple[str, Verdict]:
+    """Format a report, which may be one that was edited; return its verdict, too.
+
+    Raises:
+        ConfigError: It is not a report.
+    """
+    try:
+        return FORMATS[form](run, report), Verdict(report["verdict"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        how = f"To judge its run again: sentinel report {shlex.quote(str(folder.path))}"
+        raise ConfigError(f"{folder.report}: not a report: {why}", how) from None
 
 
 def _verified(folder: RunFolder, signers: Path | None) -> str:

@@ -28,7 +28,6 @@ HIDDEN: Mapping[str, tuple[Any, ...]] = {
     ),
     "uncorrectable errors": (
         ExampleRun(moved={1: {"ecc_uncorrected": 1, "ecc_uncorrected_total": 1}}),
-        ("ecc.uncorrected.fail", "GT", 9),
         ("ecc.uncorrected_new.fail", "GT", 9),
     ),
     "golden": (ExampleRun(), ("golden.peers.fail", "GT", 99)),
@@ -222,5 +221,7 @@ def test_what_is_stored_stays_the_verdict(tmp_path: Path, cli: CommandLine) -> N
     assert json.loads(cli(*words, code=3).out)["verdict"] == "INCOMPLETE"
     for more in (("--thresholds", "x"), ("--compare",), ("--html",)):
         cli("report", str(folder.path), "--stored", *more, code=ExitCode.USAGE)
+    folder.report.write_text(json.dumps(report | {"summary": "x"}))
+    assert f"{folder.report}: not a report" in cli(*words, code=ExitCode.USAGE).err
     folder.report.write_text("{}")
     cli(*words, code=ExitCode.USAGE)

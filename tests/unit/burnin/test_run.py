@@ -393,8 +393,6 @@ def test_a_run_goes_on_by_the_limits_that_are_given(tmp_path: Path) -> None:
     run = ExampleRun(cut=frozenset({0, 1}), moved={0: {"ecc_uncorrected_total": 1}})
     folder = resumable(run, tmp_path)
     assert "GPU 0 has failed" in refusal(folder, Thresholds())
-    limits = {"fail": above(5)}
-    replaced = {"ecc.uncorrected": limits, "ecc.uncorrected_new": limits}
-    lenient = Thresholds(replaced=replaced)
+    lenient = Thresholds(replaced={"ecc.uncorrected_new": {"fail": above(5)}})
     _, burnins = earlier_work(folder, NOW, counters_of(folder), lenient)
     assert [burnin.phase for burnin in burnins.values()] == [2, 2]
