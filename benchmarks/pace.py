@@ -12,7 +12,6 @@ from statistics import fmean
 
 from benchmarks.host_gpus import Card
 from benchmarks.measuring import add_machine, add_options, rig_of
-from benchmarks.pace_plot import draw_pace
 from benchmarks.processes import Rig, Sentinel
 from benchmarks.results import Record, Results
 
@@ -206,6 +205,8 @@ def main() -> int:
     given = parse()
     results = Results(given.results)
     if given.plot:
+        from benchmarks.pace_plot import draw_pace  # matplotlib is slow to import
+
         draw_pace([results.of(t.name)[-1] for t in TARGETS if results.of(t.name)], given.plot)
         return 0
     if not given.table:

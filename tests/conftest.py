@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: The duration of an example depends on what else the host does.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("common", _UNHURRIED, max_examples=10, stateful_step_count=20)
+settings.register_profile("common", _UNHURRIED, max_examples=5, stateful_step_count=20)
 settings.register_profile("long", _UNHURRIED, max_examples=100, stateful_step_count=50)
 settings.register_profile("fuzz", _UNHURRIED, max_examples=1_000)
 settings.load_profile("common")

@@ -131,8 +131,10 @@ def load(
         if sample["event"] in {XID, KERNEL_FAULT}:
             logged.append(from_json(_VALUES[sample["event"]], sample, sample["event"]))
         elif sample.get("gpu") in records:
-            dropped += not _is_measured(sample)
-            _take_sample(records[sample["gpu"]], sample)
+            measured = _is_measured(sample)
+            dropped += not measured
+            if measured:
+                _take_sample(records[sample["gpu"]], sample)
     dropped += abs(count - (count if known is None else known))
     for record in records.values():
         record.xids = [event for event in logged if isinstance(event, XidEvent)]
@@ -380,7 +382,7 @@ def _is_measured(sample: Mapping[str, Any]) -> bool:
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
-    if any(first <= at < last for first, last in record.elsewhere) or not _is_measured(sample):
+    if any(first <= at < last for first, last in record.elsewhere):
         return
     if sample["event"] == TELEMETRY:  # what is no number was not read
         sample = {n: v if n in _LABELS or _is_number(v) else None for n, v in sample.items()}

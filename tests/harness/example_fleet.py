@@ -28,9 +28,9 @@ SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
 _SPREADS = {"flops_per_s": 0.004, "power_w": 0.003, "temperature_c": 0.03}
 
 
-def node_report(folder: Path, run: ExampleRun | None = None) -> dict[str, Any]:
-    """Build the report of one node of eight GPUs that pass, from the folder of a run."""
-    node = ExampleRun(gpus=8, every=6.0, expectation="gpus = 8")
+def node_report(folder: Path, run: ExampleRun | None = None, *, gpus: int = 8) -> dict[str, Any]:
+    """Build the report of one node whose GPUs pass, from the folder of a run."""
+    node = ExampleRun(gpus=gpus, every=6.0, expectation=f"gpus = {gpus}")
     return report_of(run or node, folder / "template")
 
 

@@ -37,7 +37,7 @@ class ExampleRun:
     gpus: int = 2
     seconds: float = 180.0
     #: The interval of the samples.
-    every: float = 1.0
+    every: float = 3.0
     name: str = "example"
     model: str = "NVIDIA H200"
     #: By GPU: the name of a process that interrupts its steady phase for the second tenth of it.

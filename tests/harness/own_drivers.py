@@ -106,7 +106,7 @@ RESULTS: dict[str, Any] = {
     "huge": Memory(total=10**400, used=0, free=10**400),
     "exabytes": Memory(total=2**60, used=0, free=2**60),
     "huge process": (GpuProcess(pid=7, memory=10**400),),
-    "many": tuple(GpuProcess(pid=pid) for pid in range(1, 200_000)),
+    "many": tuple(GpuProcess(pid=pid) for pid in range(1, 10_002)),
     "terminal": "\x1b[31m",
     "million": "x" * 10**6,
     "nul": "/dev/\0",

@@ -191,7 +191,7 @@ def test_a_fleet_takes_no_report_that_was_judged_again(tmp_path: Path, cli: Comm
     folder = str(RUNS["WARN"].write(tmp_path / "run").path)
     limits = limits_file(tmp_path / "lax.toml", ("ecc.corrected_new.warn", "GT", 20))
     again: dict[str, Any] = json.loads(cli("report", folder, "--thresholds", limits, "--json").out)
-    fleet = Fleets(node_report(tmp_path / "node"), tmp_path)
+    fleet = Fleets(node_report(tmp_path / "node", gpus=2), tmp_path)
     again = {**fleet.report(2), "judged_again_by": again["judged_again_by"]}
     path = str(fleet.write(reports={2: again}).path)
     for form in ("text", "html", "json", "jsonl", "junit"):
@@ -201,7 +201,7 @@ def test_a_fleet_takes_no_report_that_was_judged_again(tmp_path: Path, cli: Comm
 
 @pytest.mark.parametrize("form", ["text", "html", "json", "junit"])
 def test_a_fleet_that_is_judged_again_says_so(form: str, tmp_path: Path, cli: CommandLine) -> None:
-    path = str(Fleets(node_report(tmp_path / "node"), tmp_path).write().path)
+    path = str(Fleets(node_report(tmp_path / "node", gpus=2), tmp_path).write().path)
     lax = limits_file(tmp_path / "lax.toml", ("fleet.temperature.warn", "GT", 90))
     words = ("fleet", "report", path, f"--{form}", "--thresholds")
     assert f"udged again by {lax}" in html.unescape(cli(*words, lax).out)

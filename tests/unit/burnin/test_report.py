@@ -138,7 +138,7 @@ def test_a_hot_gpu_has_its_highest_temperature_when_it_was_slow_and_what_to_do(
     tmp_path: Path,
 ) -> None:
     """It was hottest while it warmed up, which does not count."""
-    folder = ExampleRun().write(tmp_path / "run")
+    folder = ExampleRun(every=1.0).write(tmp_path / "run")
     rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
     for row in rows:
         since = row["at"] - 1000.0

@@ -19,21 +19,21 @@ from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, just_accepted, node_report
 
-SLOW = {(2, 3): 0.8}
+SLOW = {(2, 1): 0.8}
 GONE = frozenset({1})
 
 
 @pytest.fixture(scope="module")
 def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
     folder = tmp_path_factory.mktemp("fleets")
-    return Fleets(node_report(folder), folder)
+    return Fleets(node_report(folder, gpus=2), folder)
 
 
 @pytest.mark.parametrize(
     ("given", "code", "first"),
     [
         ({}, 0, "PASS  fleet-1  example: everything was done, and no fault was found"),
-        ({"heat": {(2, 3): 20.0}}, 0, "WARN  fleet-1"),
+        ({"heat": {(2, 1): 20.0}}, 0, "WARN  fleet-1"),
         ({"rates": SLOW, "absent": GONE}, 1, "FAIL  fleet-1"),
         ({"absent": GONE}, 3, "INCOMPLETE  fleet-1  example: no fault was found, and 1 of 6"),
     ],
@@ -75,7 +75,7 @@ def test_wrong_usage_is_not_a_verdict(words: list[str], error: str, cli: Command
 def test_a_file_of_thresholds_replaces_limits(
     fleets: Fleets, tmp_path: Path, cli: CommandLine
 ) -> None:
-    folder = fleets.write(heat={(2, 3): 20.0}).path
+    folder = fleets.write(heat={(2, 1): 20.0}).path
     limits = tmp_path / "limits.toml"
     limits.write_text(
         'spec = "dcgm-error-thresholds-v1"\n'
@@ -93,11 +93,11 @@ def test_a_file_of_thresholds_replaces_limits(
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("gpus = 8", 1, "7 of 8 are there"),
+        ("gpus = 2", 1, "1 of 2 are there"),
         ('[[infiniband]]\nport = "a/1"', 3, "state of port a/1 is not known"),
     ],
 )
-def test_a_fleet_with_seven_gpus_on_every_node_is_judged_by_what_was_ordered(
+def test_a_fleet_with_one_gpu_on_every_node_is_judged_by_what_was_ordered(
     form: str, text: str, code: int, said: str, fleets: Fleets, tmp_path: Path, cli: CommandLine
 ) -> None:
     template = just_accepted(fleets.template)
@@ -114,11 +114,11 @@ def test_what_a_run_was_begun_with_is_what_its_nodes_must_be(
     fleets: Fleets, cli: CommandLine
 ) -> None:
     folder = fleets.write(short=frozenset({2}))
-    assert "7 of 8" not in cli("fleet", "report", str(folder.path), code=None).out
-    folder.expectation.write_text("gpus = 8\n")
-    folder.write(replace(folder.read(), expectation_hash=hash_of("gpus = 8")))
-    assert "7 of 8 are there" in cli("fleet", "report", str(folder.path), code=1).out
-    folder.expectation.write_text("gpus = 7\n")
+    assert "1 of 2" not in cli("fleet", "report", str(folder.path), code=None).out
+    folder.expectation.write_text("gpus = 2\n")
+    folder.write(replace(folder.read(), expectation_hash=hash_of("gpus = 2")))
+    assert "1 of 2 are there" in cli("fleet", "report", str(folder.path), code=1).out
+    folder.expectation.write_text("gpus = 1\n")
     assert "it was changed since" in cli("fleet", "report", str(folder.path), code=2).err
 
 
@@ -150,7 +150,7 @@ def test_a_report_has_the_thresholds_of_its_run(fleets: Fleets, cli: CommandLine
             f'[common_thresholds."fleet.temperature.warn".GT]\nvalue = {value}\n'
         )
 
-    folder = fleets.write(heat={(2, 3): 20.0})
+    folder = fleets.write(heat={(2, 1): 20.0})
     write(30)
     words = ["fleet", "report", str(folder.path), "--json"]
     assert cli.json(*words)["verdict"] == "WARN", "the run was not begun with this file"

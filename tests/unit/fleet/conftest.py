@@ -13,8 +13,8 @@ from tests.harness.example_fleet import Fleets, node_report
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the report of a node of eight GPUs that pass."""
-    return node_report(tmp_path_factory.mktemp("node"))
+    """Return the report of a node of four GPUs that pass."""
+    return node_report(tmp_path_factory.mktemp("node"), gpus=4)
 
 
 @pytest.fixture

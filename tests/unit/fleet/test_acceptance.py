@@ -34,7 +34,7 @@ def started(ago: timedelta) -> str:
 @pytest.fixture(scope="module")
 def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
     folder = tmp_path_factory.mktemp("fleets")
-    return Fleets(just_accepted(node_report(folder)), folder)
+    return Fleets(just_accepted(node_report(folder, gpus=2)), folder)
 
 
 def screened(report: Report) -> None:
@@ -332,14 +332,14 @@ def test_a_report_whose_name_ends_otherwise_is_named(fleets: Fleets, cli: Comman
 # --- eight nodes, of which one may go into service -------------------------------------------
 
 EXPECTATION = """
-gpus = 8
+gpus = 2
 [all]
 driver = "580.65.06"
 power_limit_w = 700
 """
 
 
-def seven_gpus(report: Report) -> None:
+def one_gpu(report: Report) -> None:
     report["gpus"].pop()
     report["summary"]["PASS"] -= 1
 
@@ -360,7 +360,7 @@ def another_driver(report: Report) -> None:
 def truncated(report: Report) -> None:
     """Judge a record whose samples end before the run does."""
     with TemporaryDirectory() as folder:
-        run = ExampleRun(gpus=8, every=6.0, expectation="gpus = 8").write(Path(folder) / "run")
+        run = ExampleRun(every=6.0, expectation="gpus = 2").write(Path(folder) / "run")
         lines = run.samples.read_text().splitlines(keepends=True)
         run.samples.write_text("".join(lines[: len(lines) * 2 // 3]))
         judged = json.loads(FORMATS["json"](judge_run(run), report_object(judge_run(run))))
@@ -370,7 +370,7 @@ def truncated(report: Report) -> None:
 
 
 BAD = [
-    (seven_gpus, "7 of 8 are there"),
+    (one_gpu, "1 of 2 are there"),
     (lower_limit, "power_limit_w"),
     (another_driver, "driver"),
     (screened, "too little was done for a verdict (N/A)"),

@@ -16,7 +16,7 @@ from sentinel.fleet.formats import FORMATS, common_prefix
 from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, outliers
 from sentinel.fleet.verdict import FleetVerdict
-from tests.harness.example_fleet import Fleets
+from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.report_formats import ROOT, Parsed, closed, parsed_suites, schema_problems
 
 
@@ -76,6 +76,12 @@ EVERYTHING: dict[str, Any] = {
     "verdicts": {6: "INCOMPLETE", 8: "N/A"},
     "pages": True,
 }
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Return the report of a node of eight GPUs, as the page and the texts have to show."""
+    return node_report(tmp_path_factory.mktemp("node"))
 
 
 @pytest.fixture(scope="module")

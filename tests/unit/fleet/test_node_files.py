@@ -23,10 +23,16 @@ from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.report import outliers
 from sentinel.fleet.verdict import judge_fleet
-from tests.harness.example_fleet import Fleets
+from tests.harness.example_fleet import Fleets, node_report
 
 Report = dict[str, Any]
 NODE = "node-0001"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return a report that is short, since each test reads several."""
+    return node_report(tmp_path_factory.mktemp("node"), gpus=2)
 
 
 def changed(report: Report, path: str, value: Any) -> Report:
