@@ -298,7 +298,7 @@ def selectors(_: click.Context, named: click.Parameter, given: Sequence[str]) ->
         raise ConfigError(f"{where}{error}") from None
 
 
-def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
+def gpus_flag(name: str = "gpus", kinds: str = _HELP) -> Callable[[_Function], _Function]:
     """Return the option ``--gpus``, a list of selectors that is empty by default."""
     return click.option(
         "--gpus",
@@ -307,7 +307,7 @@ def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
         multiple=True,
         callback=selectors,
         shell_complete=value_completion.gpus,
-        help=f"Only these GPUs: {_HELP}",
+        help=f"Only these GPUs: {kinds}",
     )
 
 
