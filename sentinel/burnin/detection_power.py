@@ -18,6 +18,7 @@ from sentinel.burnin.record import GpuRecord
 from sentinel.config.options import DTYPES
 from sentinel.config.specs import parse_workload
 from sentinel.host.golden_store import dtype_of, sms_of
+from sentinel.protocol.shipped_tables import shipped_table
 
 #: A GPU is hot while it is at most this much cooler than its steady temperature.
 _HOT_C = 5.0
@@ -30,39 +31,15 @@ _PARTIAL = "partial sum"
 _NO_PHASE = "no phase exercised it"
 _NO_WORKLOAD = "no workload exercises it"
 
+_TABLES = shipped_table("sentinel.burnin", "parts.toml")
+#: The parts that nothing exercises.
+_BEYOND = _TABLES["beyond"]
 #: Every part that a fault may be in, by the name in a report; those of ``units`` are its own.
 PARTS: Mapping[str, str] = {
     **{dtype: f"products in {dtype}" for dtype in DTYPES},
-    "memory": "memory",
-    "host-link": "the link to the host",
-    "gpu-links": "links to other GPUs",
-    "exp": "exponentials",
-    "log": "logarithms",
-    "sin": "sines",
-    "rsqrt": "reciprocal roots",
-    "divide": "division",
-    "intmul": "integer multiplication",
-    "intdiv": "integer division",
-    "atomics": "atomics of memory",
-    "histogram": "atomics of shared memory",
-    "sort": "sorting in shared memory",
-    "scan": "prefix sums",
-    "sum": "reductions",
-    "softmax": "softmax",
-    "attention": "attention",
-    "small": "small kernels",
-    "e5m2": "products in fp8 e5m2",
-    "fp4": "products in fp4",
-    "sfu": "special function units",
-    "shared": "shared memory",
-    "gather": "random access",
-    "network": "network adapters and fabric",
-    "host": "CPU and host memory",
-    "video": "video and JPEG engines",
-    "graphics": "texture and ray-tracing units",
+    **_TABLES["exercised"],
+    **_BEYOND,
 }
-#: The last of them, which nothing exercises.
-_BEYOND = ("network", "host", "video", "graphics")
 
 Report = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ import click
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.own_checks import registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.levels import LEVELS, read_plan
+from sentinel.burnin.levels import read_plan
 from sentinel.burnin.request import RunRequest
 from sentinel.burnin.resume import check_own, flags_to_resume, simulated_gpus, single_to_resume
 from sentinel.burnin.run import NOT_OF_A_RUN
@@ -29,12 +29,13 @@ from sentinel.cli.daemon.burnin_record import record, start_recorder
 from sentinel.cli.daemon.known_faults import known_findings
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
-from sentinel.cli.display.output import Word, color_option
+from sentinel.cli.display.output import color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import GroupedGroup
 from sentinel.cli.options.command_options import strict_option
 from sentinel.cli.options.setting_options import (
     expect_options,
+    level_option,
     load_expectation,
     load_thresholds,
     settings_without,
@@ -64,13 +65,7 @@ _SHOWN = (
 
 
 @click.group("burnin", cls=GroupedGroup, shown=_SHOWN, invoke_without_command=True)
-@click.option(
-    "--level",
-    type=Word(LEVELS),
-    metavar="LEVEL",
-    help="screen, standard, long or soak: 1 min, 10 min, 1 h or 24 h of verified work."
-    "  [default: standard]",
-)
+@level_option("1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]")
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
 @click.option("--show-plan", is_flag=True, help="Print the plan of the level and exit.")
 @click.option(

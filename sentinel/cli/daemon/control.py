@@ -38,6 +38,7 @@ _Parts = list[tuple[_Changes, Sequence[str]]]
 #: In place of a key, it removes every setting that an option gave; of a name, it is every session.
 _ALL = "all"
 _SESSIONS = Table(("NAME", "GPU", "UNTIL", "BY", "SETTINGS"), flexible=4)
+_NO_SESSIONS = "there are no sessions"
 
 
 @click.command("stop")
@@ -355,11 +356,7 @@ def _daemon_for_session(client: Client) -> Iterator[int | None]:
 def session_list(client: Client) -> options.Printed:
     """List the sessions with their GPUs, settings and ends."""
     found = client.sessions()
-    return options.Printed(
-        json={"sessions": found},
-        lines=_SESSIONS.lines(map(_session_row, found)) if found else (),
-        notes=[] if found else ["there are no sessions"],
-    )
+    return options.listing(_SESSIONS, list(map(_session_row, found)), _NO_SESSIONS, sessions=found)
 
 
 @session.command("stop")
@@ -369,10 +366,8 @@ def session_list(client: Client) -> options.Printed:
 @options.asks_daemon
 def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
     """End sessions, or `all`: their GPUs return to the daemon's settings."""
-    if _ALL not in names:
-        return options.each(client.stop_session, names, "names")
-    printed = options.each(client.stop_session, [one.name for one in client.sessions()], "names")
-    return printed if printed.lines else replace(printed, notes=["there are no sessions"])
+    known = [one.name for one in client.sessions()] if _ALL in names else names
+    return options.each(client.stop_session, known, "names", _NO_SESSIONS)
 
 
 def _session_row(found: SessionInfo) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import click
 
 from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.node_formats import NPD_UNKNOWN, npd_line
-from sentinel.burnin.levels import LEVELS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import acknowledge, count_of
 from sentinel.cli.daemon.known_cards import (
@@ -32,7 +31,7 @@ from sentinel.cli.daemon.known_cards import (
 from sentinel.cli.daemon.known_faults import places_of
 from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
-from sentinel.cli.options.setting_options import expect_options, load_expectation
+from sentinel.cli.options.setting_options import expect_options, level_option, load_expectation
 from sentinel.config.expectation import Expectation
 from sentinel.config.gpu_selection import select_known
 from sentinel.errors import ExitCode, SentinelError
@@ -70,20 +69,11 @@ _HOUR_S = 3600.0
     help="Exit with 0 only if the last burn-in of every GPU of the host has this verdict; warn"
     " accepts PASS, too.",
 )
-@click.option(
-    "--level",
-    type=Word(LEVELS),
-    help="With --require: that burn-in was of this level, or of a plan with at least its work.",
+@level_option(
+    "with --require, that burn-in was of this level, or of a plan with at least its work."
 )
 @options.duration("--max-age", "max_age_s", "With --require: it ended this long ago at most.")
-@click.option(
-    "--gpus",
-    "selected",
-    metavar="LIST",
-    multiple=True,
-    callback=options.selectors,
-    help="Only these GPUs: by index, UUID or serial number.  [default: all]",
-)
+@options.gpus_flag("selected", "index, UUID or serial number; may be repeated.  [default: all]")
 @expect_options
 @options.strict_option
 @options.json_option

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -204,9 +203,8 @@ def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printe
     if "all" in names:
         known = (*client.queue(), *client.reservations())
         names = [found.id for found in known if found.holder.uid == os.getuid()]
-    printed = options.each(client.cancel_reservation, names, "ids")
-    notes = ["this user has no reservations or requests"]
-    return printed if names else replace(printed, notes=notes)
+    none = "this user has no reservations or requests"
+    return options.each(client.cancel_reservation, names, "ids", none)
 
 
 def _list_reservations(client: Client) -> options.Printed:
@@ -285,11 +283,7 @@ def allocate(
 def _list_allocations(client: Client) -> options.Printed:
     found = client.allocations()
     rows = [(got.id, str(got.index), format_size(got.size), _holder(got.holder)) for got in found]
-    return options.Printed(
-        json={"allocations": found},
-        lines=_ALLOCATIONS.lines(rows) if rows else (),
-        notes=[] if rows else ["there are no allocations"],
-    )
+    return options.listing(_ALLOCATIONS, rows, "there are no allocations", allocations=found)
 
 
 # --- exec ------------------------------------------------------------------------------------

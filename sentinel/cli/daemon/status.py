@@ -198,13 +198,10 @@ def _list_daemons() -> options.Printed:
     what that takes on the disk. No state directory is ever removed by itself: the next daemon of
     the same socket continues with it.
     """
-    found = known_daemons(os.environ, os.getuid())
-    missing = "this user has no daemon, and none has left a state directory"
-    return options.Printed(
-        json={"daemons": [_daemon_json(daemon) for daemon in found]},
-        lines=_DAEMONS.lines(map(_daemon_row, found)) if found else (),
-        notes=[] if found else [missing],
-    )
+    known = known_daemons(os.environ, os.getuid())
+    none = "this user has no daemon, and none has left a state directory"
+    found, rows = list(map(_daemon_json, known)), list(map(_daemon_row, known))
+    return options.listing(_DAEMONS, rows, none, daemons=found)
 
 
 def _daemon_row(daemon: KnownDaemon) -> tuple[str, ...]:

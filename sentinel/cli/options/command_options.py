@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.display.output import fit_report, print_json
+from sentinel.cli.display.output import Table, fit_report, print_json
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -240,6 +240,11 @@ def asks_daemon(function: Callable[..., Printed]) -> _Function:
     return prints(with_client(function))
 
 
+def listing(table: Table, rows: Sequence[Sequence[str]], none: str, **json: Any) -> Printed:
+    """Return what is printed of a list: its rows as a table, or a note that there are none."""
+    return Printed(json=json, lines=table.lines(rows) if rows else (), notes=() if rows else [none])
+
+
 def outcome(*outcomes: Outcome, **names: Sequence[str]) -> Printed:
     """Return what is printed of the outcomes of orders.
 
@@ -252,13 +257,16 @@ def outcome(*outcomes: Outcome, **names: Sequence[str]) -> Printed:
     return Printed(json={**(names or {"text": "\n".join(texts)}), "gpus": gpus}, lines=texts)
 
 
-def each(order: Callable[[str], Outcome], names: Iterable[str], field: str) -> Printed:
+def each(
+    order: Callable[[str], Outcome], names: Iterable[str], field: str, none: str = ""
+) -> Printed:
     """Give an order for each of several names; print what was done, and what not and why.
 
     Args:
         order: Gives the order for one name.
         names: The names; the order of a refused one does not stop the rest.
         field: The field of the JSON object with the names for which it was done.
+        none: The note if there are no names.
 
     Raises:
         SentinelError: There is one name, and its order was refused.
@@ -277,7 +285,9 @@ def each(order: Callable[[str], Outcome], names: Iterable[str], field: str) -> P
     return replace(
         printed,
         json={**printed.json, "refused": {name: error.what for name, error in refused.items()}},
-        notes=[f"sentinel: {name}: {error}" for name, error in refused.items()],
+        notes=[f"sentinel: {name}: {error}" for name, error in refused.items()]
+        if names
+        else [none],
         code=next((error.exit_code for error in refused.values()), ExitCode.OK),
     )
 
@@ -298,7 +308,7 @@ def selectors(_: click.Context, named: click.Parameter, given: Sequence[str]) ->
         raise ConfigError(f"{where}{error}") from None
 
 
-def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
+def gpus_flag(name: str = "gpus", kinds: str = _HELP) -> Callable[[_Function], _Function]:
     """Return the option ``--gpus``, a list of selectors that is empty by default."""
     return click.option(
         "--gpus",
@@ -307,7 +317,7 @@ def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
         multiple=True,
         callback=selectors,
         shell_complete=value_completion.gpus,
-        help=f"Only these GPUs: {_HELP}",
+        help=f"Only these GPUs: {kinds}",
     )
 
 

@@ -356,6 +356,14 @@ def expect_options(function: _Function) -> _Function:
     )(function)
 
 
+def level_option(text: str) -> Callable[[_Function], _Function]:
+    """Return the option ``--level``: one of the plans that are shipped with Sentinel."""
+    from sentinel.burnin.levels import LEVELS  # slow to import
+
+    words = f"{', '.join(LEVELS)}: {text}"
+    return click.option("--level", metavar="LEVEL", type=Word(LEVELS), help=words)
+
+
 def thresholds_option(more: str = ".") -> Callable[[_Function], _Function]:
     """Build the decorator that adds ``limits``: the file that replaces limits of checks."""
     text = f"Replace limits by those of this TOML file{more}"

@@ -151,7 +151,9 @@ def check(file: str | None, config: str | None, simulate: int | None) -> Printed
     errors += _not_found(built, sources)
     unmatched = _wrong_gpus(built, sources, simulate, errors.append)
     if errors:
-        raise joined_errors(errors)
+        from sentinel.diagnostics.workload_catalog import joined
+
+        raise joined(errors)
     count = len(sources.given)
     warnings = [*without_effect(sources.given), *unmatched, *shadowed()]
     files = {str(sources.file): None} if sources.file is not None else {}
@@ -282,13 +284,6 @@ def _wrong_gpus(
         named = f"{sources.source_of('driver')}:" if own else "driver:"
         report(ConfigError(error.what.replace("driver:", named, 1), error.remedy))
     return ()
-
-
-def joined_errors(errors: list[ConfigError]) -> ConfigError:
-    """Return one error for all."""
-    from sentinel.diagnostics.workload_catalog import joined
-
-    return joined(errors)
 
 
 # --- output ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TextIO
 
 import click
 
-from sentinel.burnin.levels import LEVELS, read_plan
+from sentinel.burnin.levels import read_plan
 from sentinel.burnin.verdict import Verdict, exit_code
 from sentinel.cli.display.output import (
     LiveTable,
@@ -28,6 +28,7 @@ from sentinel.cli.display.output import (
 from sentinel.cli.options.command_options import chosen_form, duration, print_report, strict_option
 from sentinel.cli.options.setting_options import (
     expect_options,
+    level_option,
     load_expectation,
     load_thresholds,
     thresholds_option,
@@ -328,11 +329,7 @@ def _fault(node: FleetNode) -> str:
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
 @thresholds_option(".  [default: those of the run]")
-@click.option(
-    "--level",
-    type=click.Choice(LEVELS),
-    help="Without fleet.json: the level that every node has done.  [default: standard]",
-)
+@level_option("without fleet.json, the level that every node has done.  [default: standard]")
 @click.option(
     "--plan", "file", type=click.Path(path_type=Path), help="Without fleet.json: a plan (TOML)."
 )

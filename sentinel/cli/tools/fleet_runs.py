@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
-from sentinel.burnin.levels import LEVELS, read_plan
+from sentinel.burnin.levels import read_plan
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options.command_options import Printed, duration, prints, strict_option
 from sentinel.cli.options.setting_options import (
     check_range,
     expect_options,
+    level_option,
     load_expectation,
     load_thresholds,
     simulate_option,
@@ -100,11 +101,7 @@ class _Order:
 @click.option("--partition", metavar="P", help="Slurm's partition.  [default: its default one]")
 @click.option("--nodes", "count", type=int, metavar="N", help="This many nodes, idle ones first.")
 @click.option("--nodelist", metavar="LIST", help="These nodes, as the engine writes lists.")
-@click.option(
-    "--level",
-    type=click.Choice(LEVELS),
-    help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
-)
+@level_option("1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]")
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
 @click.option(
     "--report",
