@@ -155,41 +155,35 @@ def test_nan_and_infinity_are_refused(field: str, number: str) -> None:
         decode(changed.encode(), [Progress])
 
 
+READY = Ready(held=1, asked=1, chunks=1, refused=False)
+FAILED = Failed(kind=FailureKind.WORKLOAD, reason="")
+READING = Reading(uuid="GPU-1", at=1.0, memory=Memory(total=3, used=1, free=2))
+#: What the field of a message never is, such as one of 64 bits.
+REFUSED: list[tuple[object, str, tuple[object, ...]]] = [
+    (PROGRESS, "iterations", ("3", 3.0, True, None, [3], {"n": 3}, 2**63, -(2**63) - 1, 10**400)),
+    (PROGRESS, "seconds", ("1", True, None, [1.0], 10**400)),
+    (PROGRESS, "spin", (1,)),
+    (READY, "refused", (0, 1, "yes", None)),
+    (FAILED, "kind", ("bad_mood",)),
+    (READING, "memory", ({"total": 3, "used": 1},)),
+    (READING, "processes", ([{"pid": 1}], {"pid": 1})),
+]
+
+
 @pytest.mark.parametrize(
-    "value", ["3", 3.0, True, None, [3], {"n": 3}, 2**63, -(2**63) - 1, 10**400]
+    ("message", "field", "value"),
+    [(message, field, value) for message, field, values in REFUSED for value in values],
 )
-def test_an_integer_is_an_integer_of_64_bits(value: object) -> None:
-    with pytest.raises(WireError):
-        decode(changed_message(PROGRESS, iterations=value), [Progress])
-
-
-@pytest.mark.parametrize("value", ["1", True, None, [1.0], 10**400])
-def test_a_float_is_a_number(value: object) -> None:
-    with pytest.raises(WireError):
-        decode(changed_message(PROGRESS, seconds=value), [Progress])
+def test_a_field_of_another_name_or_type_is_refused(
+    message: object, field: str, value: object
+) -> None:
+    with pytest.raises(WireError, match="fields" if field == "spin" else None):
+        decode(changed_message(message, **{field: value}), [type(message)])
 
 
 def test_a_whole_number_is_accepted_for_a_float_and_converted() -> None:
     progress = decode(changed_message(PROGRESS, seconds=2), [Progress])
     assert isinstance(progress.seconds, float)
-
-
-@pytest.mark.parametrize("value", [0, 1, "yes", None])
-def test_a_boolean_is_true_or_false(value: object) -> None:
-    ready = Ready(held=1, asked=1, chunks=1, refused=False)
-    with pytest.raises(WireError):
-        decode(changed_message(ready, refused=value), [Ready])
-
-
-def test_an_undeclared_kind_of_failure_is_refused() -> None:
-    failed = Failed(kind=FailureKind.WORKLOAD, reason="")
-    with pytest.raises(WireError):
-        decode(changed_message(failed, kind="bad_mood"), [Failed])
-
-
-def test_an_extra_field_is_refused() -> None:
-    with pytest.raises(WireError, match="fields"):
-        decode(changed_message(PROGRESS, spin=1), [Progress])
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Progress)])
@@ -198,16 +192,6 @@ def test_a_missing_field_is_refused(field: str) -> None:
     del body[field]
     with pytest.raises(WireError, match="fields"):
         decode(json.dumps(body).encode(), [Progress])
-
-
-def test_nested_values_are_checked_as_strictly() -> None:
-    reading = Reading(uuid="GPU-1", at=1.0, memory=Memory(total=3, used=1, free=2))
-    with pytest.raises(WireError):
-        decode(changed_message(reading, memory={"total": 3, "used": 1}), [Reading])
-    with pytest.raises(WireError):
-        decode(changed_message(reading, processes=[{"pid": 1}]), [Reading])
-    with pytest.raises(WireError):
-        decode(changed_message(reading, processes={"pid": 1}), [Reading])
 
 
 def test_an_unread_value_stays_none_and_is_never_empty() -> None:
