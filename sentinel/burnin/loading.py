@@ -54,7 +54,7 @@ from sentinel.protocol.burnin_events import (
     Yielding,
 )
 from sentinel.protocol.codec import DecodeError, check_fields, from_json
-from sentinel.protocol.stressor import LinkMeasured, SelftestResult, UnitExercised
+from sentinel.protocol.stressor import FindingPlace, LinkMeasured, SelftestResult, UnitExercised
 from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd
 
 #: The samples that are the fields of a value.
@@ -71,9 +71,14 @@ _HEAT = {"temperature_c": float | None, "temperature_margin_c": float | None}
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "stressor.mismatch": {"errors": int},
     "burnin.phase_ended": {"errors": int},
-    "stressor.finding": {"place": str},
-    "stressor.failed": {"reason": str},
-    "stressor.fatal": {"reason": str},
+    "stressor.finding": {
+        "place": FindingPlace,
+        "workload": str,
+        **dict.fromkeys(("dtype", "detail"), str | None),
+    },
+    "stressor.unkillable": {"pid": int},
+    "stressor.failed": {"reason": str, "kind": str | None},
+    "stressor.fatal": {"reason": str, "kind": str | None},
     "gpu.fault": {"fault": str, "reason": str},
     "gpu.unknown": {"reason": str},
     "gpu.identity": {"complete": bool},

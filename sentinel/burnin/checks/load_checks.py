@@ -105,9 +105,9 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
         return by_limits(0, limits, "")
     # The format, or the unit of the GPU.
     first = " ".join(filter(None, (found[0]["workload"], found[0].get("dtype"))))
-    detail = found[0]["detail"]
+    detail = found[0].get("detail")
     return by_limits(
-        len(found), limits, f"wrong: {places}; first: {first}{detail and f', {detail}'}"
+        len(found), limits, f"wrong: {places}; first: {first}{f', {detail}' if detail else ''}"
     )
 
 

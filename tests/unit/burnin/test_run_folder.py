@@ -305,6 +305,7 @@ def test_a_run_that_waited_for_the_lock_looks_again(
         ("events", {"event": "gpu.fault", "fault": "xid"}, "gpu.fault.reason: expected text"),
         ("events", {"event": "gpu.overheat", "temperature_c": "hot"}, "gpu.overheat.temperature_c"),
         ("events", {"event": "stressor.mismatch"}, "stressor.mismatch.errors: expected a whole"),
+        ("events", {"event": "stressor.finding", "place": "x"}, "stressor.finding.place: expected"),
         ("events", {"event": "gpu.idle", "time": "noon"}, "gpu.idle.time: expected a time"),
         ("events", {"event": "gpu.idle", "at": 1e300}, "gpu.idle.at: expected a moment"),
         ("events", {"event": "gpu.idle", "at": math.nan}, "gpu.idle.at: expected a finite number"),
