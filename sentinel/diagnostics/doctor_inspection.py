@@ -324,12 +324,15 @@ def _inspect_own(driver: str) -> DriverInspection:
 def _own_gpu(gpu: Gpu, reading: Reading | None) -> GpuFacts:
     """Build the facts about a GPU of a package's driver; without a reading, its calls hang."""
     why = _NO_ANSWER if reading is None else reading.fault
+    is_lost = reading is None or reading.lost
     pids = None if reading is None or why is not None else reading.processes
     return GpuFacts(
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
-        lost=why if reading is None or reading.lost else None,
+        lost=why if is_lost else None,
+        unread=None if is_lost else why,
+        memory=(gpu.memory_total,),
         compute=Unread(why=why) if pids is None else tuple(process.pid for process in pids),
     )
 

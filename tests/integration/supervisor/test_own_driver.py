@@ -279,7 +279,9 @@ def test_the_doctor_inspects_the_driver_of_the_setting(driver: str, found: str, 
     [
         ("good", "process list", [("ok", "0 computing"), ("ok", "1 computing")]),
         ("raises:call=processes", "process list", [("problem", "KeyError")] * 2),
-        ("hangs", "answers", [("problem", "did not answer in time")] * 2),
+        ("good", "memory", [("ok", "1.0 GiB")] * 2),
+        ("good", "GPUs", [("ok", "2")]),
+        ("hangs", "answers", [("problem", "memory has not returned")] * 2),
     ],
 )
 def test_the_doctor_reads_the_gpus_of_the_driver(
