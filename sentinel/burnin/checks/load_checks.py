@@ -46,6 +46,9 @@ _FROZEN = 60
 #: A rise of the power by so many watts, or by this share of the default limit, for which the card
 #: is cooled, changes any temperature; a share of a low power may change it by 2 degrees only.
 _RISE_W, _RISE_SHARE = 200.0, 0.3
+#: It lasts for so many readings, or half of them: a sensor follows within seconds, and the memory's
+#: is read at another moment than the power.
+_RISEN_READINGS = 10
 #: What CUDA calls a double-bit error in the memory of this GPU (cudaErrorECCUncorrectable).
 _UNCORRECTABLE = "uncorrectable ECC error"
 #: A temperature that varies by so many degrees Celsius at most has not changed.
@@ -291,11 +294,11 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     of_memory = [heat for heat in _known(name, record.telemetry) if heat]
     if of_memory:  # it may be as warm in every phase, and is cooler before the run
         of_memory += [heat for one in evidence.readings for heat in known_value(one, name)]
-    drawn = [power for power in powers if power]
-    rise = max(drawn, default=0.0) - min(drawn, default=0.0)
+    drawn = sorted(power for power in powers if power) or [0.0]
+    rise = drawn[-min(_RISEN_READINGS, (len(drawn) + 1) // 2)] - drawn[0]
     judged = [("it", values, rise), ("its memory", of_memory or values, rise)]
     judged += _warmed(record)
-    full = evidence.now.power_limit_default_w or max(drawn, default=0.0)
+    full = evidence.now.power_limit_default_w or drawn[-1]
     texts = [
         f"{min(heats):g} to {max(heats):g} C while the power varied by {risen:,.0f} W"
         for _, heats, risen in judged
