@@ -143,7 +143,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
-        given = ", ".join(format_setting(setting) for setting in resumed["settings"] or ())
+        given = ", ".join(format_setting(setting) for setting in resumed.get("settings") or ())
         yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
     yield describe_confirmed(run)
     for check in report["checks"]:

@@ -54,7 +54,7 @@ from sentinel.protocol.burnin_events import (
     Yielding,
 )
 from sentinel.protocol.codec import DecodeError, check_fields, from_json
-from sentinel.protocol.stressor import FindingPlace, LinkMeasured, SelftestResult, UnitExercised
+from sentinel.protocol.stressor import FindingPlace
 from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd
 
 #: The samples that are the fields of a value.
@@ -62,9 +62,6 @@ _VALUES: Mapping[str, Any] = {
     XID: XidEvent,
     KERNEL_FAULT: KernelFault,
     CHECKSUM: Checksum,
-    LINK: LinkMeasured,
-    UNIT: UnitExercised,
-    SELFTEST: SelftestResult,
 }
 _HEAT = {"temperature_c": float | None, "temperature_margin_c": float | None}
 #: The fields that are read of other events and samples, with their types.
@@ -76,17 +73,25 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "workload": str,
         **dict.fromkeys(("dtype", "detail"), str | None),
     },
-    "stressor.unkillable": {"pid": int},
+    "stressor.unkillable": {"pid": int | None},
     "stressor.failed": {"reason": str, "kind": str | None},
     "stressor.fatal": {"reason": str, "kind": str | None},
     "gpu.fault": {"fault": str, "reason": str},
-    "gpu.unknown": {"reason": str},
+    "gpu.unknown": {"reason": str | None},
     "gpu.identity": {"complete": bool},
-    "gpu.released": {"reason": str, **_HEAT},
+    "gpu.released": {"reason": str | None, **_HEAT},
     "gpu.health_changed": _HEAT,
     "gpu.overheat": _HEAT,
     TELEMETRY: {"reasons": tuple[str, ...] | None},
-    UNIT: {"checks": int, "wrong": int},
+    # A part, unit or place that this version does not know is of another one, and is no error.
+    LINK: {
+        "part": str,
+        "peer": int | None,
+        "rate": float | None,
+        **dict.fromkeys(("size", "checked", "wrong"), int),
+    },
+    UNIT: {"unit": str, "checks": int, "wrong": int},
+    SELFTEST: {**dict.fromkeys(("dtype", "place"), str), "tried": int, "found": int},
     WATCHED: {"first": float, "last": float},
     END: {"pid": int},
     LOST: {"events": int},

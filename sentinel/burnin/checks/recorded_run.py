@@ -62,8 +62,8 @@ class _Setting:
 
     key: str
     value: str
-    source: str | None
-    gpu: str | None
+    source: str | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class _Part:
     """A beginning of a run."""
 
     started: datetime
-    settings: tuple[_Setting, ...] | None
+    settings: tuple[_Setting, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class _Node:
     """The node of a run."""
 
     hostname: str
-    driver: str | None
+    driver: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
