@@ -178,8 +178,11 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             raise DecodeError("a moment of the monotonic clock", f"{name}.at")
         if "time" in row:
             from_json(datetime, row["time"], f"{name}.time")
+        if not _is_measured(row):
+            yield row  # it counts as lost
+            continue
         check_fields(row, _FIELDS.get(name, {}), name)
-        if name in _VALUES and _is_measured(row):
+        if name in _VALUES:
             yield {**row, **vars(from_json(_VALUES[name], row, name))}
         elif name == WORK and any(row.get(one) is None for one in _WORKED):
             yield {**row, "seconds": inf}  # not measured

@@ -337,10 +337,13 @@ def test_a_file_that_was_edited_is_an_error_that_names_the_field(
         judge_run(folder)
 
 
-def test_a_part_of_another_version_is_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "lost"), [(1e9, 0), ("fast", 1), (math.nan, 1)])
+def test_a_part_of_another_version_is_no_error_and_a_rate_that_is_no_number_is_lost(
+    tmp_path: Path, rate: float | str, lost: int
+) -> None:
     folder = ExampleRun(gpus=1).write(tmp_path / "run")
-    link = {"part": "p2p", "peer": None, "rate": 1e9, "size": 1, "checked": 1, "wrong": 0}
+    link = {"part": "p2p", "peer": None, "rate": rate, "size": 1, "checked": 1, "wrong": 0}
     row = {"at": BEGAN + 90, "gpu": uuid(0), "index": 0, "event": "link", **link}
     text = folder.samples.read_text()
     folder.samples.write_text(f"{json.dumps(row)}\n{text}")
-    judge_run(folder)
+    assert [gpu.record.dropped for gpu in judge_run(folder).gpus] == [lost]
