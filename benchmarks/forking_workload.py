@@ -25,6 +25,8 @@ def by_c(ctx: WorkloadContext, *, count: int = 60) -> None:
 
 def _run(ctx: WorkloadContext, forks: Callable[[], int], count: int) -> None:
     ctx.pace()
+    for chunk in ctx.chunks:
+        chunk.add_(1)  # the kernel's module, if loaded after Ready, would be a newcomer's memory
     for _ in range(count):
         if not forks():
             while True:
