@@ -19,6 +19,8 @@ _TITLES = {
     "sentinel: api": "service",
 }
 
+#: Races have each GPU's status logged every second, which nobody's daemon does.
+_AS_USERS_RUN_IT = ("--status-every", "1m")
 
 #: The spare processes are prepared within so many seconds of a start.
 _PREPARATION_S = 30.0
@@ -69,7 +71,7 @@ class Costs:
                 occupier.ready()
                 occupier.send_line("go")
                 occupier.wait(lambda line: "got" in line, 60)
-            sentinel = self._rig.sentinel("gemm", cards, empty=False)
+            sentinel = self._rig.sentinel("gemm", cards, *_AS_USERS_RUN_IT, empty=False)
             for card in cards:
                 sentinel.wait_event("gpu.busy", card.uuid, 60, 0)
             record = self._measure(sentinel)
@@ -81,7 +83,7 @@ class Costs:
     ) -> list[Record]:
         """Measure while a stressor runs on every GPU, with monitoring clients."""
         cards = self._rig.host.cards
-        sentinel = self._rig.sentinel(workload, cards)
+        sentinel = self._rig.sentinel(workload, cards, *_AS_USERS_RUN_IT)
         sentinel.wait_held([card.uuid for card in cards])
         with ExitStack() as stack:
             if nvidia_smi:

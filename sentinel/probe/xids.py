@@ -24,6 +24,7 @@ from typing import Any
 from sentinel.probe.driver import Driver, DriverError, Xid, XidSource
 from sentinel.probe.nvml_calls import ABSENT, as_text, translating
 from sentinel.probe.reader import Publisher
+from sentinel.probe.scheduler import next_multiple
 from sentinel.protocol.probe import WatchedGpu, XidReport, XidsWatched
 
 
@@ -210,7 +211,9 @@ class XidWatch:
                 self._changed.wait(RETRY_S)
                 continue
             self._post(time.monotonic())
-            xid = source.wait(WAIT_S)
+            now = time.monotonic()
+            # Until the readings of a second: the supervisor decides once about all of it.
+            xid = source.wait(next_multiple(now, WAIT_S) - now)
             now = time.monotonic()
             self._pause_s = MIN_PAUSE_S
             fresh = xid and self._groups.take(xid.uuid, xid.number, now)

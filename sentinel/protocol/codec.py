@@ -290,8 +290,9 @@ def send_now(channel: socket.socket, message: object) -> bool:
 class MessageStream:
     """Messages with their length before them, over a stream socket that becomes non-blocking.
 
-    At most one message is partly sent and one partly received, so both buffers are bounded by
-    MAX_MESSAGE_BYTES. A message that was begun is always completed before the next one.
+    Both buffers are bounded: at most one message is partly received, and messages that wait to be
+    sent go before they are more than MAX_MESSAGE_BYTES and one more. A message that was begun is
+    always completed before the next one.
 
     Args:
         channel: One end of a ``SOCK_STREAM`` pair.
@@ -305,6 +306,8 @@ class MessageStream:
         self.channel = channel
         self.ended = False
         self._unsent = memoryview(b"")
+        #: Whole messages that the next flush begins.
+        self._held = b""
         self._received = bytearray()
 
     @property
@@ -319,11 +322,18 @@ class MessageStream:
             ConnectionError: The other end is closed.
             WireError: The message is too large.
         """
-        if not self.flush():
+        taken = self.add(message)
+        self.flush()
+        return taken
+
+    def add(self, message: object) -> bool:
+        """Take a message for the next :meth:`flush`, or return False like :meth:`send`."""
+        if self._unsent and not self.flush():
             return False
         data = encode(message, MAX_MESSAGE_BYTES)
-        self._unsent = memoryview(len(data).to_bytes(_PREFIX_BYTES) + data)
-        self.flush()
+        self._held += len(data).to_bytes(_PREFIX_BYTES) + data
+        if len(self._held) > MAX_MESSAGE_BYTES:
+            self.flush()
         return True
 
     def flush(self) -> bool:
@@ -333,7 +343,9 @@ class MessageStream:
             ConnectionError: The other end is closed.
         """
         try:
-            while self._unsent:
+            while self._unsent or self._held:
+                if not self._unsent:
+                    self._unsent, self._held = memoryview(self._held), b""
                 self._unsent = self._unsent[self.channel.send(self._unsent) :]
         except BlockingIOError:
             return False

@@ -50,6 +50,8 @@ class ApiChild(Child):
     """A child with a stream as its channel: views and settings are larger than datagrams."""
 
     socket_type = socket.SOCK_STREAM
+    #: Whether the loop is to wake up when there is room.
+    _waits = False
 
     @cached_property
     def _stream(self) -> MessageStream:
@@ -71,6 +73,10 @@ class ApiChild(Child):
         """Send a message or begin it; return False if an earlier one still has to be completed."""
         return self._sent(lambda: self._stream.send(message))
 
+    def add(self, message: object) -> bool:
+        """Take a message for the next flush; the rest as :meth:`send`."""
+        return self._sent(lambda: self._stream.add(message))
+
     def flush(self) -> bool:
         """Send the rest of a message; return whether nothing is left."""
         return self._sent(self._stream.flush)
@@ -82,8 +88,10 @@ class ApiChild(Child):
         except ConnectionError:  # a message to a child that has exited counts as sent
             return True
         finally:
-            with contextlib.suppress(ValueError):  # reaped meanwhile, while another thread sent
-                self._room.modify(self.channel, select.EPOLLOUT if self._stream.blocked else 0)
+            if self._stream.blocked != self._waits:
+                self._waits = not self._waits
+                with contextlib.suppress(ValueError):  # reaped meanwhile, while another thread sent
+                    self._room.modify(self.channel, select.EPOLLOUT if self._waits else 0)
 
     def receive(self, max_datagrams: int) -> list[bytes]:  # noqa: ARG002 - the kernel bounds it
         """Receive all that is waiting."""
@@ -161,8 +169,12 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         """
         if isinstance(message, CommandReply) and self._configure is not None:
             self._update_spec(self._configure, message)
+        self.send_views([message])
+
+    def send_views(self, views: Sequence[CommandReply | View | ReloadConfig]) -> None:
+        """Send several messages like one, so that the process wakes up once."""
         with self._lock:
-            self._pending[_key(message)] = message
+            self._pending |= {_key(message): message for message in views}
             self._send_pending()
 
     def publish(self, event: Mapping[str, Any]) -> None:
@@ -178,11 +190,11 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         A client that has an event reads a state that includes it, so no event passes its views.
         """
         child = self._handle.child
-        can_send = child is not None and self._has_state and not self._blocked
-        while self._pending_records and child is not None and can_send:
-            if not self._send(child, self._pending_records[0]):
-                return
+        if child is None or not self._has_state or self._blocked or not self._pending_records:
+            return
+        while self._pending_records and self._send(child, self._pending_records[0]):
             self._pending_records.popleft()
+        child.flush()
 
     def collect(self) -> ApiFacts | None:
         """Collect the new facts about the process; None if there is none."""
@@ -228,14 +240,13 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
     def _send_pending(self) -> None:
         """Send pending messages while the channel has room; drop them if there is no process."""
         child = self._handle.child
-        self._blocked = child is not None and not child.flush()
-        while self._pending and not self._blocked:
+        while self._pending:
             key, message = next(iter(self._pending.items()))
-            self._blocked = child is not None and not self._send(child, message)
-            if self._blocked:
-                return
+            if child is not None and not self._send(child, message):
+                break
             del self._pending[key]
             self._has_state = self._has_state or isinstance(message, HostView)
+        self._blocked = child is not None and not child.flush()
 
     def _update_spec(self, configure: Configure, answer: CommandReply) -> None:
         """Keep settings that were accepted: a replacement shows these, not those in the file."""
@@ -251,7 +262,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         """
         key = _key(message)
         try:
-            sent = child.send(message)
+            sent = child.add(message)
         except WireError as error:
             if key not in self._too_large:
                 text = f"clients do not see a part of the state: {error.what}"

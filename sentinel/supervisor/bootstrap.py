@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from multiprocessing.connection import wait as wait_for_files
 from typing import NoReturn
 
 from sentinel.config.model import Config
@@ -69,9 +70,18 @@ class HostClock:
         """Draw a random number from 0 to 1."""
         return random.random()  # noqa: S311 - spreads pauses, not a secret
 
+    def __init__(self) -> None:
+        self._files: list[int] = []
+        #: For these files, which hardly ever change: five waits a second would register them.
+        self._poll = select.poll()
+
     def wait(self, files: Sequence[int], timeout: float) -> bool:
         """Wait until one of ``files`` is readable, at most ``timeout`` seconds."""
-        return bool(wait_for_files(files, timeout))
+        if files != self._files:
+            self._files, self._poll = list(files), select.poll()
+            for file in files:
+                self._poll.register(file, select.POLLIN)
+        return bool(self._poll.poll(math.ceil(max(0.0, timeout) * 1000)))
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:

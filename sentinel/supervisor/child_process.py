@@ -162,6 +162,10 @@ class Child:
             pass
         return True
 
+    def add(self, message: object) -> bool:
+        """Send a message with the next :meth:`flush`. A datagram goes at once."""
+        return self.send(message)
+
     def flush(self) -> bool:
         """Send the rest of a message; return whether nothing is left. A datagram has no rest."""
         return True

@@ -34,7 +34,7 @@ from sentinel.core.step import (
 )
 from sentinel.errors import ExitCode
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import GpuView, HostView, SessionsView
+from sentinel.protocol.views import GpuView, HostView, SessionsView, View
 from sentinel.supervisor.ports import ManagedProcess, Parts
 from sentinel.supervisor.stressor_pool import RENEW_SHORT_EVERY_S, Leases
 
@@ -249,19 +249,21 @@ class Supervisor:
         self._views_at = seen.now + VIEWS_EVERY_S
         if all_:
             self._all_views_at = seen.now + ALL_VIEWS_EVERY_S
+        fresh: list[View] = []
         for view in gpu_views(self.state, seen):
             before = self._views.get(view.uuid)
             if all_ or before is None or replace(before, at=view.at) != view:
                 self._views[view.uuid] = view
-                self._api.send(view)
+                fresh.append(view)
         sessions = SessionsView(sessions=tuple(self.state.sessions.values()))
         if all_ or sessions != self._sessions:
             self._sessions = sessions
-            self._api.send(sessions)
+            fresh.append(sessions)
         host = host_view(self.state, seen.now, self._host)
         if all_ or self._host_view is None or replace(self._host_view, at=host.at) != host:
             self._host_view = host
-            self._api.send(host)
+            fresh.append(host)
+        self._api.send_views(fresh)
 
     def _notify(self, seen: Observation) -> None:
         """Send a due systemd notification."""

@@ -14,6 +14,7 @@ from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, ProcessF
 from sentinel.core.step import Start
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorCommand
+from sentinel.protocol.views import View
 
 
 class Clock(Protocol):
@@ -77,6 +78,9 @@ class Standby(ManagedProcess, Protocol):
 
 class Api(ManagedProcess, Protocol):
     """The API process: ``api_process.ApiProcess``."""
+
+    def send_views(self, views: Sequence[View]) -> None:
+        """Send views, in this order."""
 
     def collect(self) -> ApiFacts | None:
         """Collect the new facts about the API process."""
