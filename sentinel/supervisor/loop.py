@@ -43,9 +43,10 @@ from sentinel.supervisor.stressor_pool import RENEW_SHORT_EVERY_S, Leases
 MAX_LOOK_PAUSE_S = 0.1
 #: Readings are gathered for so long while nothing is held, in seconds.
 GATHER_S = 0.02
-#: The longest sleep, in seconds: a stop of this process shows by how much later it wakes than it
-#: was to, so that the length of a stop is known to this.
-MAX_SLEEP_S = 0.2
+#: The longest sleep beside a child and without one, in seconds: a stop of this process shows by how
+#: much later it wakes than it was to, so that the length of a stop is known to this. Without a
+#: child, one of two seconds is noticed before a driver's call counts as hung, after three.
+MAX_SLEEP_S, MAX_IDLE_SLEEP_S = 0.2, 1.0
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
@@ -159,9 +160,10 @@ class Supervisor:
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
         # A stop may also come between two waits.
         self._late = self._clock.now() - self._observed_at
+        longest = MAX_SLEEP_S if has_children else MAX_IDLE_SLEEP_S
         while True:
             began = self._clock.now()
-            pause = min(MAX_SLEEP_S, max(0.0, self._due - began))
+            pause = min(longest, max(0.0, self._due - began))
             if has_children and self._leases.any_short:
                 pause = min(pause, RENEW_SHORT_EVERY_S)
             happened = self._clock.wait(files, pause)

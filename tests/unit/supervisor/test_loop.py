@@ -11,7 +11,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu_state import Pause
 from sentinel.core.state import State
 from sentinel.protocol.commands import Caller
-from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S
+from sentinel.supervisor.loop import GATHER_S, MAX_IDLE_SLEEP_S, MAX_SLEEP_S
 from tests.harness.world import FakeClock, World
 
 STOP_S = 5.0
@@ -49,7 +49,8 @@ def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa
     clock.stop_s = STOP_S
     world.run(lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
-    assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S
+    known = STOP_S - (MAX_SLEEP_S if held else MAX_IDLE_SLEEP_S)
+    assert known <= float(str(event.fields["s"])) <= STOP_S
 
 
 @pytest.mark.parametrize("where", ["gathering", "deciding"])
@@ -77,7 +78,7 @@ def test_a_stop_outside_the_wait_counts_as_well(
         monkeypatch.setattr(world.supervisor, "_notify", stop)
     world.run(lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
-    assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
+    assert STOP_S - MAX_IDLE_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
 
 
 def _paused(world: World) -> State:
