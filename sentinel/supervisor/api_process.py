@@ -99,7 +99,8 @@ class ApiChild(Child):
 
     def reap(self) -> int:
         """Kill what the exited child left in its group, and return its exit code."""
-        self._room.close()
+        if "_room" in vars(self):  # made by the first wait for it
+            self._room.close()
         return super().reap()
 
 
