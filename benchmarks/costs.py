@@ -19,7 +19,7 @@ _TITLES = {
     "sentinel: api": "service",
 }
 
-#: Races have each GPU's status logged every second, which nobody's daemon does.
+#: Races have each GPU's status logged every second, which no daemon of users does.
 _AS_USERS_RUN_IT = ("--status-every", "1m")
 
 #: The spare processes are prepared within so many seconds of a start.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -420,6 +420,11 @@ class FakeApi:
                 self.sessions = message.sessions
             case ReloadConfig():
                 self.reloads += 1
+
+    def send_views(self, views: Sequence[object]) -> None:
+        """Store views, if it is alive."""
+        for view in views:
+            self.send(view)
 
     def files(self) -> list[int]:
         """Return no descriptors."""
