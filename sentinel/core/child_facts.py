@@ -125,12 +125,12 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
     step = Step(gpu_state)
     for message in facts.messages:
         step = step.then(_apply, message, now)
-    step = step.then(_ended, facts, now)
+    step = step.then(_killed, facts, now)
     return step if facts.exit is None else step.then(_exited, facts.exit, now)
 
 
-def _ended(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
-    """Apply that the child sent garbage, or when it was killed."""
+def _killed(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
+    """Apply when the child was killed, or that it must be because of a malformed message."""
     if facts.garbage is not None and gpu_state.is_live:
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
         gpu_state = to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)

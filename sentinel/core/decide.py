@@ -43,7 +43,7 @@ _RULES: tuple[Rule, ...] = (
     commands.expire_pauses,
     grants.expire,
     daemon.follow,
-    burnin.settle,
+    burnin.end_if_over,
     on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
     # The serving processes, and what clients have.
     serving_processes.step_api,

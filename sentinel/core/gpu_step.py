@@ -1,7 +1,8 @@
 """Take one GPU from its reading to its next step: attribute, detect, act. Pure.
 
 This is the path of a newcomer: ``attribution``, ``occupancy``, evidence by ``newcomer``, and the
-kill by ``lifecycle``, in this order. After the exit, ``teardown`` waits for the memory.
+kill by ``lifecycle``, in this order. After the exit, which ``child_facts`` applies, ``teardown``
+waits for the memory. Here, each newcomer extends the re-arm time.
 """
 
 from __future__ import annotations

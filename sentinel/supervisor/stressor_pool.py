@@ -1,4 +1,4 @@
-"""The stressor children, at most one on each GPU, and the standby stressor."""
+"""The stressors, at most one on each GPU, with their leases, and the standby stressor."""
 
 from __future__ import annotations
 

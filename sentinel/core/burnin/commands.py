@@ -1,4 +1,4 @@
-"""Start and cancel the burn-in of a daemon, and end it when every GPU is done. Pure."""
+"""Start and cancel the burn-in of a daemon. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.burnin import phases
 from sentinel.core.burnin.progress import Burnin, BurninRun
-from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
@@ -21,16 +21,8 @@ from sentinel.core.node.command_result import (
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step, gpu_event, gpu_fields
+from sentinel.core.step import Event, Step, gpu_fields
 from sentinel.protocol.commands import CancelBurnin, EarlierWork, PhaseWork, Refusal, StartBurnin
-from sentinel.protocol.stressor import (
-    Failed,
-    LinkMeasured,
-    ReferenceChecksum,
-    SelftestDone,
-    SelftestResult,
-    UnitExercised,
-)
 from sentinel.protocol.views import BurninRunView
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
@@ -39,9 +31,6 @@ _COUNTS = (
     *("checks", "errors", "patterns", "interruptions"),
 )
 _MAX_COUNT = 1e24
-
-#: The messages of stressors that a record of a burn-in keeps as they are.
-MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult, UnitExercised)
 
 
 def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
@@ -148,52 +137,3 @@ def _check_possible(state: State) -> None:
         text = "this sentinel only watches (--monitor) and occupies nothing"
     if text is not None:
         raise RefusedError(Refusal.CONFLICT, text)
-
-
-def report_measurements(state: State, seen: Observation) -> Step[State]:
-    """Report what stressors of the burn-in have measured, which only its client records."""
-    events = []
-    for uuid in state.burnin_run.view.gpus if state.burnin_run is not None else ():
-        facts = seen.children.get(uuid)
-        for message in facts.messages if facts is not None else ():
-            if isinstance(message, MEASURED):
-                fields = {"kind": type(message).__name__, "values": vars(message)}
-                event = gpu_event("burnin.measured", state.gpu_states[uuid], seen.now, **fields)
-                events.append(event)
-    return Step(state, events=tuple(events))
-
-
-def _may_report(stressor: Stressor) -> bool:
-    """Check whether a stressor may report more results."""
-    match stressor:
-        case Stopping(reported=unkillable):
-            return not unkillable
-        case _:
-            return isinstance(stressor, Starting | Running)
-
-
-def settle(state: State, seen: Observation) -> Step[State]:
-    """Give each GPU that is done its settings back, and end the burn-in once all are done.
-
-    A GPU is done once its stressor is gone or cannot be killed: its last results are of the run.
-    """
-    run = state.burnin_run
-    if run is None:
-        return Step(state)
-    newly = {
-        uuid: progress
-        for uuid in run.view.gpus
-        if uuid not in run.done
-        and (progress := state.gpu_states[uuid].progress).finished(run.plan)
-        and not _may_report(state.gpu_states[uuid].stressor)
-    }
-    if newly:
-        # A plan of its own settings begins with its first phase.
-        state = state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=None), newly)
-        run = replace(run, done={**run.done, **newly})
-        state = lay_settings(replace(state, burnin_run=run))
-    if len(run.done) < len(run.view.gpus):
-        return Step(state)
-    fields = {"id": run.view.id, "plan": run.plan.name}
-    event = Event(name="burnin.run_ended", at=seen.now, fields=fields)
-    return Step(replace(state, burnin_run=None), events=(event,))

@@ -42,12 +42,12 @@ _PROGRESS = (
 
 def advance(state: State, seen: Observation) -> Step[State]:
     """Count the work of this tick, and report what its stressors have measured."""
-    return phases.advance(state, seen).then(commands.report_measurements, seen)
+    return phases.advance(state, seen).then(phases.report_measurements, seen)
 
 
-def settle(state: State, seen: Observation) -> Step[State]:
+def end_if_over(state: State, seen: Observation) -> Step[State]:
     """End what a shutdown cuts short, and a burn-in that is done."""
-    return phases.cut_short(state, seen).then(commands.settle, seen)
+    return phases.cut_short(state, seen).then(phases.end_if_done, seen)
 
 
 def wait_together(state: State) -> bool:

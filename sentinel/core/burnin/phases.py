@@ -1,4 +1,4 @@
-"""Advance every GPU through the plan of a burn-in. Pure.
+"""Advance every GPU through the plan of a burn-in, and end it when all are done. Pure.
 
 The workload of a GPU's phase is a setting of that GPU. So a phase that is done changes a setting,
 and the stressor is released and started again as after any change of settings.
@@ -17,7 +17,19 @@ from sentinel.core import child_facts, health
 from sentinel.core.burnin import groups, progress
 from sentinel.core.burnin.progress import Burnin
 from sentinel.core.burnin.settings import is_repeated
-from sentinel.core.gpu_state import Backoff, Busy, Fatal, GpuState, Idle, Running, Stopped, Unknown
+from sentinel.core.gpu_state import (
+    Backoff,
+    Busy,
+    Fatal,
+    GpuState,
+    Idle,
+    Running,
+    Starting,
+    Stopped,
+    Stopping,
+    Stressor,
+    Unknown,
+)
 from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu
@@ -33,7 +45,16 @@ from sentinel.protocol.burnin_events import (
     Warm,
     fields_of,
 )
-from sentinel.protocol.stressor import MemoryCovered, Progress
+from sentinel.protocol.stressor import (
+    Failed,
+    LinkMeasured,
+    MemoryCovered,
+    Progress,
+    ReferenceChecksum,
+    SelftestDone,
+    SelftestResult,
+    UnitExercised,
+)
 from sentinel.protocol.views import FAULTY, HealthCause
 
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
@@ -46,6 +67,9 @@ READABLE_S = 10.0
 HOT_S = 600.0
 #: A phase is given up once the GPU's own temperature limit has ended so many stretches of it.
 MAX_OVERHEATS = 5
+
+#: The messages of stressors that a record of a burn-in keeps as they are.
+MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult, UnitExercised)
 
 
 def advance(state: State, seen: Observation) -> Step[State]:
@@ -84,6 +108,55 @@ def end_plans(state: State, seen: Observation, reason: str, uuids: Iterable[str]
         return Step(gpu_state, events=_events(gpu_state, before, burnin, plan, seen.now))
 
     return each_gpu(state, seen, step)
+
+
+def report_measurements(state: State, seen: Observation) -> Step[State]:
+    """Report what stressors of the burn-in have measured, which only its client records."""
+    events = []
+    for uuid in state.burnin_run.view.gpus if state.burnin_run is not None else ():
+        facts = seen.children.get(uuid)
+        for message in facts.messages if facts is not None else ():
+            if isinstance(message, MEASURED):
+                fields = {"kind": type(message).__name__, "values": vars(message)}
+                event = gpu_event("burnin.measured", state.gpu_states[uuid], seen.now, **fields)
+                events.append(event)
+    return Step(state, events=tuple(events))
+
+
+def end_if_done(state: State, seen: Observation) -> Step[State]:
+    """Give each GPU that is done its settings back, and end the burn-in once all are done.
+
+    A GPU is done once its stressor is gone or cannot be killed: its last results are of the run.
+    """
+    run = state.burnin_run
+    if run is None:
+        return Step(state)
+    newly = {
+        uuid: burnin
+        for uuid in run.view.gpus
+        if uuid not in run.done
+        and (burnin := state.gpu_states[uuid].progress).finished(run.plan)
+        and not _may_report(state.gpu_states[uuid].stressor)
+    }
+    if newly:
+        # A plan of its own settings begins with its first phase.
+        state = state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=None), newly)
+        run = replace(run, done={**run.done, **newly})
+        state = lay_settings(replace(state, burnin_run=run))
+    if len(run.done) < len(run.view.gpus):
+        return Step(state)
+    fields = {"id": run.view.id, "plan": run.plan.name}
+    event = Event(name="burnin.run_ended", at=seen.now, fields=fields)
+    return Step(replace(state, burnin_run=None), events=(event,))
+
+
+def _may_report(stressor: Stressor) -> bool:
+    """Check whether a stressor may report more results."""
+    match stressor:
+        case Stopping(reported=unkillable):
+            return not unkillable
+        case _:
+            return isinstance(stressor, Starting | Running)
 
 
 def is_planned(state: State) -> bool:
