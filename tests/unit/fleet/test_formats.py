@@ -140,6 +140,7 @@ def test_the_text_of_a_large_fleet_stays_short(fleets: Fleets) -> None:
     assert "FAIL        and 60 more: node-[0220-0249]" in lines
 
 
+@pytest.mark.long
 def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(fleets: Fleets) -> None:
     counts = []
     for nodes in (MAX_ALIKE, MAX_ALIKE + 1):
