@@ -217,6 +217,7 @@ def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) ->
     assert run_into_closed_pipe("-m", "sentinel", *typed.split()) == (0, "")
 
 
+@pytest.mark.long
 def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: StubDaemon) -> None:
     program = (
         "import sys; sys.stdout.reconfigure(line_buffering=True);"

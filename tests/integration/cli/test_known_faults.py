@@ -148,6 +148,7 @@ def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> None:
     daemon.start(1, "--paused")
     eventually(lambda: daemon.gpu().read_s is not None)

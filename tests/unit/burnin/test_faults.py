@@ -246,6 +246,7 @@ def test_good_cards_as_different_as_they_are_pass(gpus: int, nodes: int, tmp_pat
     assert not found[Verdict.INCOMPLETE], found
 
 
+@pytest.mark.long
 def test_of_many_good_cards_few_are_below_the_limits_of_peers() -> None:
     limits = CHECKS["rate.peers"].limits
     dice = random.Random(1)
