@@ -306,7 +306,7 @@ def _is_long(file: Path, name: str) -> bool:
     """Check whether a test, or any test of a file, is left out of ``make test``."""
     for node in ast.parse(file.read_text()).body:
         is_other = isinstance(node, ast.FunctionDef) and name not in {"", node.name}
-        if not is_other and re.search(r"mark\.long\b", ast.unparse(node)):
+        if not is_other and re.search(r"\b(mark\.long|mostly_long)\b", ast.unparse(node)):
             return True
     return False
 

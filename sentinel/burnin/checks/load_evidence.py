@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -157,16 +157,26 @@ class LoadEvidence(GrowthEvidence):
 
     def throttled(self, reason: str) -> list[tuple[float, int, float]]:
         """Add up the seconds of load in which readings had a reason for reduced clocks."""
+        found = []
+        for part in self._timed_reasons:
+            seen = [seconds for seconds, reasons in part if reason in reasons]
+            found.append((sum(seen), len(seen), sum(seconds for seconds, _ in part)))
+        return found
+
+    @cached_property
+    def _timed_reasons(self) -> list[list[tuple[float, Collection[str]]]]:
+        """The seconds under load with their reasons, of the run and of each steady phase.
+
+        Several checks ask for another reason each.
+        """
         pairs = [
-            (phase, min(last.at - first.at, READINGS_S), reason in last.values["reasons"])
+            (phase, min(last.at - first.at, READINGS_S), last.values["reasons"])
             for phase, first, last in self.record.under_load("reasons")
         ]
-        found = []
-        for part in (self.record.phases, *([phase] for phase in steady_phases(self.record))):
-            chosen = [(seconds, has_it) for phase, seconds, has_it in pairs if phase in part]
-            seen = [seconds for seconds, has_it in chosen if has_it]
-            found.append((sum(seen), len(seen), sum(seconds for seconds, _ in chosen)))
-        return found
+        return [
+            [(seconds, reasons) for phase, seconds, reasons in pairs if part in {None, id(phase)}]
+            for part in (None, *map(id, steady_phases(self.record)))
+        ]
 
     def seen(self, reason: str) -> str:
         """Describe when readings had a reason for reduced clocks, or return nothing."""

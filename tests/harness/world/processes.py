@@ -136,14 +136,16 @@ class FakeSpawner:
             child = fake.child
             if child is None:
                 continue
-            facts = found.get(uuid, ChildFacts(generation=child.generation))
-            messages, child.outbox = tuple(child.outbox), []
-            facts = replace(facts, messages=messages)
+            nothing = ChildFacts(generation=child.generation)
+            facts = found.get(uuid, nothing)
+            if child.outbox or facts.messages:
+                facts = replace(facts, messages=tuple(child.outbox))
+                child.outbox = []
             if child.dies_at is not None and self._world.now >= child.dies_at:
                 facts = replace(facts, exit=ChildExit(code=child.code, at=self._world.now))
                 fake.child = None
                 fake.unlisted, fake.leaked = fake.unlisted + fake.leaked, 0
-            if facts != ChildFacts(generation=child.generation):
+            if facts != nothing:
                 found[uuid] = facts
         return found
 
@@ -164,6 +166,8 @@ class FakeSpare:
         self.generation = 0
         self.running = False
         self.ready = True
+        #: Whether it has said so, which it does once.
+        self._was_ready = False
         #: How many were started.
         self.started = 0
         #: How many became a stressor.
@@ -176,7 +180,7 @@ class FakeSpare:
         """Start one."""
         assert not excluded
         assert not self.running, "a second spare process"
-        self.generation, self.running = generation, True
+        self.generation, self.running, self._was_ready = generation, True, False
         self.started += 1
 
     def kill(self, generation: int) -> None:
@@ -207,7 +211,9 @@ class FakeSpare:
             self.running = False
             exit_ = ChildExit(code=1, at=0.0)
             return ProcessFacts(generation=self.generation, failed=self.fails, exit=exit_)
-        return ProcessFacts(generation=self.generation, works=self.ready)
+        works = self.ready and not self._was_ready
+        self._was_ready |= works
+        return ProcessFacts(generation=self.generation, works=works)
 
     def memory_left(self) -> bool:
         """Check that the host has memory for one."""
@@ -279,8 +285,8 @@ class FakeProbe:
         """Return the facts and a new reading of every watched GPU."""
         if not self.alive:
             return None
-        facts = ProbeFacts(generation=self.generation, xids=tuple(self.xids))
-        facts = replace(facts, xids_watched=self.xids_watched)
+        xids, watched = tuple(self.xids), self.xids_watched
+        facts = ProbeFacts(generation=self.generation, xids=xids, xids_watched=watched)
         self.xids.clear()
         self.xids_watched = None
         if self.exits_with is not None:

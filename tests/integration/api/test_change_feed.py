@@ -87,6 +87,7 @@ def test_the_start_and_the_end_of_what_a_client_has_are_changes(
             pass  # the end of a lease is a change as well
 
 
+@pytest.mark.long
 def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:
     with watching(api) as stream:
         next(stream)

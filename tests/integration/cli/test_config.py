@@ -12,6 +12,7 @@ from sentinel.config.specs import WORKLOADS
 from tests.harness.command_line import CommandLine
 from tests.harness.given_settings import given
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.registered import register_package
 from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon
 
@@ -124,7 +125,7 @@ poll = "1s"
 """
 
 
-@pytest.mark.parametrize("named", [[], ["--config"]])
+@mostly_long("named", [[], ["--config"]])
 @pytest.mark.usefixtures("daemon")
 def test_check_reports_everything_that_is_wrong(
     tmp_path: Path, cli: CommandLine, named: list[str]
@@ -225,8 +226,8 @@ def test_check_names_a_package_that_registers_the_name_of_a_built_in_workload(
     assert cli("config", "check", "/dev/null").err == f"sentinel: warning: {warning}\n"
 
 
-@pytest.mark.parametrize(
-    ("host_has", "warns"),
+@mostly_long(
+    "host_has, warns",
     [(("--simulate", "2"), "right.toml: gpu.9.rearm matches no GPU"), ((), "are not looked up: ")],
 )
 def test_gpus_are_looked_up_where_the_host_has_any(

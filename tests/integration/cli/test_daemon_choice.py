@@ -21,6 +21,7 @@ from sentinel.errors import ConfigError
 from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.registry import MAX_ENDED, read_all, records_folder
 from tests.harness.command_line import CommandLine
+from tests.harness.parameters import mostly_long
 from tests.harness.registered import RegisteredDaemons
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
@@ -284,7 +285,7 @@ def test_what_a_daemon_of_simulated_gpus_knows_counts_against_no_real_one(
 
 
 @pytest.mark.parametrize("by", ["", "variable"])
-@pytest.mark.parametrize("flags", ["--strict", "--npd --strict", "--require pass"])
+@mostly_long("flags", ["--strict", "--npd --strict", "--require pass"])
 def test_simulated_gpus_of_the_only_daemon_are_accepted_only_if_chosen(
     add: Callable[..., StubDaemon],
     tmp_path: Path,

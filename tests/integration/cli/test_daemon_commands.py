@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_line import CommandLine
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import piped_program, run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import (
@@ -315,8 +316,8 @@ def test_a_missing_command_reserves_nothing(stub: StubDaemon) -> None:
     assert stub.requests == []
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "code", "asked"),
+@mostly_long(
+    "content, mode, code, asked",
     [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
 )
 def test_a_command_that_cannot_be_executed_ends_the_reservation(
@@ -403,8 +404,8 @@ def test_the_completion_of_each_shell_is_printed(shell: str, cli: CommandLine) -
     assert "_SENTINEL_COMPLETE" in cli("completion", shell).out
 
 
-@pytest.mark.parametrize(
-    ("words", "word", "expected", "other"),
+@mostly_long(
+    "words, word, expected, other",
     [
         ("sentinel res", 1, {"restart", "reserve", "resume"}, {"run"}),
         ("sentinel ", 1, {"status", "run", "exec"}, set()),
@@ -412,6 +413,7 @@ def test_the_completion_of_each_shell_is_printed(shell: str, cli: CommandLine) -
         ("sentinel pause --rel", 2, {"--release"}, {"--for"}),
         ("sentinel config s", 2, {"show"}, {"check"}),
     ],
+    quick=2,
 )
 def test_the_completion_lists_commands_and_options(
     words: str, word: int, expected: set[str], other: set[str]

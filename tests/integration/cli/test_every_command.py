@@ -19,6 +19,7 @@ from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine, CommandOutput
 from tests.harness.example_run import ExampleRun
 from tests.harness.gpu_environment import ROOT
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
@@ -211,11 +212,12 @@ def run_into_closed_pipe(*words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("typed", PRINTING)
+@mostly_long("typed", PRINTING, quick=2)
 def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) -> None:
     assert run_into_closed_pipe("-m", "sentinel", *typed.split()) == (0, "")
 
 
+@pytest.mark.long
 def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: StubDaemon) -> None:
     program = (
         "import sys; sys.stdout.reconfigure(line_buffering=True);"
@@ -236,6 +238,7 @@ def test_a_verdict_that_found_no_reader_is_no_success(tmp_path: Path) -> None:
     assert run_into_closed_pipe("-c", program) == (ExitCode.INCOMPLETE, "")
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_a_report_that_had_no_stressors(tmp_path: Path) -> None:
     folder = ExampleRun().write(tmp_path / "run").path
     with Path("/dev/full").open("w") as full:
@@ -245,8 +248,8 @@ def test_a_full_disk_ends_a_report_that_had_no_stressors(tmp_path: Path) -> None
     assert "stressors" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("typed", "environment"),
+@mostly_long(
+    "typed, environment",
     [
         ("status", {"PYTHONIOENCODING": "ascii"}),
         ("status --list", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}),

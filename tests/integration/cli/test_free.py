@@ -91,6 +91,7 @@ def test_its_help_names_no_gpus_that_it_does_not_take(cli: CommandLine) -> None:
     assert "named" not in cli("free", "--help").out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_a_job_gets_what_it_prints(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -28,6 +28,7 @@ from tests.harness.command_line import CommandOutput
 from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import stub_daemon
 
@@ -70,7 +71,7 @@ def test_an_expected_gpu_of_which_nothing_is_known_has_not_passed(
     assert "untested" in done.out
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("FAIL", 1), ("PASS", 2)])
+@mostly_long("verdict, code", [("FAIL", 1), ("PASS", 2)])
 def test_a_fault_counts_beside_an_expectation_of_what_cannot_be_read(
     runs: Path, simulated: SimulatedHost, verdict: str, code: int
 ) -> None:
@@ -100,7 +101,7 @@ def test_the_condition_follows_the_last_verdict(
     assert text in line
 
 
-@pytest.mark.parametrize(("age_s", "code"), [(0, 1), (3600, 0)], ids=["last", "passed since"])
+@mostly_long("age_s, code", [(0, 1), (3600, 0)], ids=["last", "passed since"])
 def test_a_fault_counts_although_its_record_was_cut_off(runs: Path, age_s: int, code: int) -> None:
     write(runs, "PASS")
     report_of(RUNS["FAIL"], runs / "cut")
@@ -125,7 +126,7 @@ def test_a_run_that_is_recorded_has_no_verdict_yet(runs: Path) -> None:
     assert not (runs / "other" / "report.json").exists()
 
 
-@pytest.mark.parametrize("gone", ["run.json", "counters.json", "events.jsonl", "samples.jsonl"])
+@mostly_long("gone", ["run.json", "counters.json", "events.jsonl", "samples.jsonl"])
 def test_after_a_run_that_cannot_be_judged_no_earlier_one_is_a_proof(runs: Path, gone: str) -> None:
     """Two files of it are gone: its report is the other one."""
     write(runs, "PASS")
@@ -232,8 +233,8 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
 # --- untested GPUs, and what a script requires -----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "words", "code"),
+@mostly_long(
+    "verdicts, words, code",
     [
         ((), "", 3),
         (("PASS", "PASS"), "", 0),
@@ -261,6 +262,7 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
         (("PASS",), "--gpus 1-0", 2),
         (("PASS",), "--require pass --npd", 2),
     ],
+    quick=5,
 )
 def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
     runs: Path, simulated: SimulatedHost, verdicts: tuple[str, ...], words: str, code: int
@@ -277,8 +279,8 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
         assert "not burned in" in done.out or verdicts[-1] in done.out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "why"),
+@mostly_long(
+    "words, code, why",
     [
         ("--require pass --level screen", 0, ""),
         ("--require pass --level standard", 0, ""),
@@ -291,6 +293,7 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
         ("--require pass --level quick", 2, "not one of screen, standard, long, soak"),
         ("--require pass --max-age soon", 2, "soon"),
     ],
+    quick=4,
 )
 def test_a_script_can_require_a_level_and_a_recent_run(
     runs: Path, simulated: SimulatedHost, words: str, code: int, why: str
@@ -324,9 +327,7 @@ def test_a_fail_that_a_short_run_has_not_taken_back_says_so(runs: Path) -> None:
     assert faulty["burnin"]["not_taken_back"] in done.out
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"), [("error", "a simulated error"), ("lost", "fell off the bus")]
-)
+@mostly_long("fault, words", [("error", "a simulated error"), ("lost", "fell off the bus")])
 def test_a_gpu_that_cannot_be_read_now_meets_no_requirement(
     runs: Path, simulated: SimulatedHost, fault: str, words: str
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 
 RUN = (
@@ -103,7 +104,7 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("text", CONFIGURATIONS, ids=["lists", "tables", "size"])
+@mostly_long("text", CONFIGURATIONS, ids=["lists", "tables", "size"])
 def test_a_configuration_without_bounds_is_refused(
     simulated: SimulatedHost, tmp_path: Path, text: str
 ) -> None:
@@ -112,7 +113,7 @@ def test_a_configuration_without_bounds_is_refused(
     refuses(run(simulated, '"$@"', "config", "check", str(file)), CONFIGURATIONS[text])
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "words",
     [
         ("config", "check", "{fifo}"),
@@ -139,6 +140,7 @@ def refuses(done: subprocess.CompletedProcess[str], why: str) -> None:
     assert not any(word in done.stderr for word in ("Traceback", "bug"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")
 def test_doctor_names_a_search_path_with_which_no_daemon_of_root_starts(
     simulated: SimulatedHost, tmp_path: Path

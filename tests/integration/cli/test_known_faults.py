@@ -15,6 +15,7 @@ from sentinel.protocol.views import FaultKind
 from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.sentinel_process import eventually
 
 PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
@@ -50,7 +51,7 @@ ALL_KINDS = [
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("flags", [(), ("--paused",)], ids=["", "paused"])
+@mostly_long("flags", [(), ("--paused",)], ids=["", "paused"])
 def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     daemon: Daemon, kind: FaultKind, flags: tuple[str, ...]
 ) -> None:
@@ -120,6 +121,7 @@ def test_no_burn_in_says_no_fault_beside_a_known_one(daemon: Daemon, kind: Fault
         assert (code, failed, "no fault was found" in meaning) == (0, [], True)
 
 
+@pytest.mark.long
 def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
     gone = "GPU-eeeeeeee-0000-0000-0000-000000000000"
     daemon.start(1, "--paused")
@@ -132,6 +134,7 @@ def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
     assert gone not in whole, "there are as many as expected"
 
 
+@pytest.mark.long
 def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
     daemon.start(1, "--paused")
     eventually(lambda: daemon.gpu().read_s is not None)
@@ -145,6 +148,7 @@ def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> None:
     daemon.start(1, "--paused")
     eventually(lambda: daemon.gpu().read_s is not None)
@@ -183,6 +187,7 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
     assert daemon.run_unchecked("health").code == 1
 
 
+@pytest.mark.long
 def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
     daemon.start(2, "--paused")
     eventually(lambda: daemon.gpu(1).read_s is not None)
@@ -198,6 +203,7 @@ def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
         daemon.run_unchecked("stop")
 
 
+@pytest.mark.long
 def test_a_daemon_of_other_gpus_takes_an_acknowledgement(daemon: Daemon) -> None:
     daemon.start(2, "--paused")
     eventually(lambda: daemon.gpu(1).read_s is not None)

@@ -246,6 +246,7 @@ def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield daemon
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host: Daemon) -> None:
     refused = host.run_unchecked("session", "start", "--gpus", "7", "memory=1GiB")

@@ -9,6 +9,7 @@ import pytest
 
 from sentinel.host.simulation import Registry
 from tests.harness.command_line import CommandLine
+from tests.harness.parameters import mostly_long
 
 
 @pytest.fixture
@@ -61,8 +62,8 @@ def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "chosen"),
+@mostly_long(
+    "command, chosen",
     [
         ("check --strict", "--simulate 1"),
         ("burnin --strict --show-plan", "--simulate 1"),
@@ -70,6 +71,7 @@ def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
         ("health --strict", "--simulated"),
         ("health --require pass", "--simulated"),
     ],
+    quick=2,
 )
 def test_nothing_is_accepted_where_only_the_variable_chose_simulated_gpus(
     folder: Path, cli: CommandLine, command: str, chosen: str

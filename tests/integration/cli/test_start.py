@@ -70,6 +70,7 @@ def test_a_daemon_that_is_started_paused_occupies_nothing_until_it_is_resumed(
     daemon.wait_until_occupied(0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> None:
     now = datetime.now()  # noqa: DTZ005 - hours are in local time
@@ -86,6 +87,7 @@ def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> 
     eventually(lambda: daemon.gpu().reason == f"quiet hours until {soon}")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
 def test_what_cuda_ignores_is_said_at_the_start_and_in_the_status(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ import pytest
 
 from sentinel.protocol.events import PERIODIC_EVENTS
 from tests.harness.command_line import CommandLine
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon
 from tests.harness.timing import TIMEOUT_S
@@ -117,7 +118,7 @@ def test_status_imports_little(stub: StubDaemon, tmp_path: Path, words: list[str
     assert len(modules) < MAX_MODULES
 
 
-@pytest.mark.parametrize("every", [["10ms"], []])
+@mostly_long("every", [["10ms"], []])
 def test_watch_redraws_in_place_and_ends_quietly(stub: StubDaemon, every: list[str]) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "sentinel", "status", "--watch", *every]

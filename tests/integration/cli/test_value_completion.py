@@ -10,6 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from sentinel.cli.main import sentinel_command
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 from tests.harness.stub_daemon import (
     GPU,
@@ -96,8 +97,8 @@ def test_recorded_runs_are_completed_newest_first(tmp_path: Path, daemon: StubDa
         assert list(offered(*words)) == ["2026-11-23T08", "2026-11-20T10"]
 
 
-@pytest.mark.parametrize(
-    ("shell", "expected"),
+@mostly_long(
+    "shell, expected",
     [
         ("bash", "plain,1"),
         ("zsh", "plain\n1\nSimulated GPU, occupied"),

@@ -180,6 +180,7 @@ def test_the_newest_verdict_is_that_of_the_run_that_ended_last(
     assert len(run(cluster)[1]["apply"]) == rules
 
 
+@pytest.mark.long
 def test_a_gpu_without_a_device_is_named(cluster: FakeKubernetes, report: dict[str, Any]) -> None:
     cluster.objects[PODS] = [pod(verdict_summary(report))]
     code, shown, errors = run(cluster, "--apply")
@@ -253,6 +254,7 @@ OTHER_SHAPES = (
 )
 
 
+@pytest.mark.long
 def test_a_message_of_another_shape_is_no_verdict(cluster: FakeKubernetes) -> None:
     without = {**pod(""), "status": {"containerStatuses": None}}
     cluster.objects[PODS] = [*map(pod, OTHER_SHAPES), without]
@@ -304,6 +306,7 @@ def test_an_api_version_that_the_server_lacks_changes_nothing(
     assert "devicetaintrules" in errors
 
 
+@pytest.mark.long
 def test_the_command_may_have_options(cluster: FakeKubernetes, tmp_path: Path) -> None:
     config = cluster.kubeconfig.rename(tmp_path / "elsewhere")
     code, _, errors = run(cluster, "--kubectl", f"kubectl --kubeconfig {config}")

@@ -32,6 +32,7 @@ from tests.harness.kubernetes_cluster import (
     overlay_with,
     rendered,
 )
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import documented_commands, run_program, write_script
 
 yaml = pytest.importorskip("yaml")
@@ -187,7 +188,7 @@ def _runs_on(pod: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 @needs_kubectl
-@pytest.mark.parametrize("added", [(), ("gpu-operator",)])
+@mostly_long("added", [(), ("gpu-operator",)])
 def test_the_pod_ends_while_the_gpu_operator_pauses_clients_of_the_gpu(
     added: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -230,8 +231,8 @@ def user_of(pod: Mapping[str, Any]) -> str:
 
 
 @needs_kubectl
-@pytest.mark.parametrize(
-    ("name", "components", "owner"),
+@mostly_long(
+    "name, components, owner",
     [
         ("overlay", (), "10001:10001"),
         ("acceptance-overlay", (), "10001:10001"),
@@ -400,8 +401,8 @@ def _tolerates(pod: Mapping[str, Any], key: str) -> bool:
 
 
 @needs_kubectl
-@pytest.mark.parametrize(
-    ("name", "kind", "own"),
+@mostly_long(
+    "name, kind, own",
     [
         # The controller of DaemonSets adds the toleration of cordoned nodes by itself.
         ("overlay", "DaemonSet", {"nvidia.com/gpu"}),

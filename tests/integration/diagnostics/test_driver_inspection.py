@@ -15,6 +15,7 @@ from sentinel.diagnostics.doctor_inspection import DriverInspection, inspect_dri
 from sentinel.diagnostics.one_shot import Timeouts
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.fake_nvml import NEEDS_COMPILER, build, shared_folder
+from tests.harness.parameters import mostly_long
 
 pytestmark = NEEDS_COMPILER
 
@@ -67,6 +68,7 @@ def test_a_working_driver_is_inspected_for_all_gpus(asked: Any) -> None:
     assert (first.lost, first.name) == (None, "NVIDIA H200")
 
 
+@pytest.mark.long
 def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
     first, second, third = asked("memory@GPU-1 3", "memory@GPU-2 999").gpus
     assert isinstance(first.memory, tuple)
@@ -78,8 +80,8 @@ def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
     assert [gpu.lost for gpu in others] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
+@mostly_long(
+    "line, why",
     [
         ("mps@GPU-1 999", "processes: NVML knows no better"),
         ("graphics@GPU-1 10", "processes: NVML reports: Timeout"),
@@ -87,6 +89,7 @@ def test_memory_is_read_as_a_daemon_reads_it(asked: Any) -> None:
         ("total@GPU-1 0", "make no sense"),
         ("graphics@GPU-1 hang", "processes has not returned"),
     ],
+    quick=2,
 )
 def test_what_a_daemon_cannot_read_is_known(asked: Any, line: str, why: str) -> None:
     first, second, third = asked(line).gpus
@@ -107,8 +110,8 @@ def test_an_unsupported_call_has_no_value_and_a_failed_call_has_a_reason(asked: 
     assert (second.volatile, second.aggregate) == ((2,), (7,))
 
 
-@pytest.mark.parametrize(
-    ("fault", "how"),
+@mostly_long(
+    "fault, how",
     [
         ("hang", "did not return within 1 s"),
         ("crash", "did not return: its process was ended by SIGABRT"),
@@ -126,6 +129,7 @@ def test_a_call_that_does_not_return_costs_only_the_results_of_its_gpu(
     assert not found.stuck
 
 
+@pytest.mark.long
 def test_two_gpus_that_hang_are_both_named(asked: Any) -> None:
     first, second, third = asked("uuid@GPU-0 hang", "minor@GPU-2 crash", call=1.0).gpus
     assert first.lost.startswith("nvmlDeviceGetUUID ")
@@ -134,7 +138,7 @@ def test_two_gpus_that_hang_are_both_named(asked: Any) -> None:
     assert third.lost.startswith("nvmlDeviceGetMinorNumber ")
 
 
-@pytest.mark.parametrize("fault", ["handle@GPU-1 15", "mig@GPU-1 15"])
+@mostly_long("fault", ["handle@GPU-1 15", "mig@GPU-1 15"])
 def test_no_more_calls_are_made_for_a_lost_gpu(asked: Any, fault: str) -> None:
     first, second, third = asked(fault).gpus
     assert "fell off the bus" in second.lost
@@ -142,8 +146,8 @@ def test_no_more_calls_are_made_for_a_lost_gpu(asked: Any, fault: str) -> None:
     assert first.ecc == third.ecc == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "word"),
+@mostly_long(
+    "fault, word",
     [
         ("init 18", "of different versions"),
         ("init 9", "modprobe nvidia"),
@@ -156,8 +160,8 @@ def test_a_driver_that_fails_as_a_whole_has_a_reason(asked: Any, fault: str, wor
     assert found.gpus == ()
 
 
-@pytest.mark.parametrize(
-    ("content", "why"), [("", "file too short"), ("not a library\n" * 99, "invalid ELF header")]
+@mostly_long(
+    "content, why", [("", "file too short"), ("not a library\n" * 99, "invalid ELF header")]
 )
 def test_a_library_that_is_empty_or_damaged_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, why: str

@@ -18,6 +18,7 @@ from sentinel.host.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 
@@ -73,7 +74,7 @@ def test_a_gpu_that_another_sentinel_holds_is_named_with_its_holder(
         assert one.process.poll() is None
 
 
-@pytest.mark.parametrize("number", ["0", "65"])
+@mostly_long("number", ["0", "65"])
 def test_an_impossible_number_of_gpus_is_refused(number: str) -> None:
     code, output, errors = doctor("--simulate", number)
     assert (code, output) == (2, "")
@@ -171,6 +172,7 @@ def test_a_missing_node_cannot_be_watched_and_existing_ones_can(tmp_path: Path) 
     assert second.unwatched == os.strerror(2)
 
 
+@pytest.mark.long
 def test_a_missing_inotify_instance_is_reported() -> None:
     code = (
         "import resource; from sentinel.diagnostics import doctor_inspection as looking;"

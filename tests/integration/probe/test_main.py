@@ -274,6 +274,7 @@ def test_a_skipped_gpu_is_not_called_until_a_watch_names_it(
     assert probe.reading(of(first)).fault is None
 
 
+@pytest.mark.long
 def test_a_full_socket_does_not_block_reads(registry: Registry, start: Start) -> None:
     """The probe continues, drops readings, and sends new ones once the socket is read."""
     probe = start(poll=0.002, send_buffer=4096)

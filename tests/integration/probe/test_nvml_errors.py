@@ -20,6 +20,7 @@ from tests.harness.fake_nvml import (
     answers,
 )
 from tests.harness.gpu_environment import ROOT
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 
 pytestmark = NEEDS_COMPILER
@@ -160,7 +161,7 @@ def test_without_the_library_there_is_no_driver(tmp_path: Path) -> None:
     assert "no NVIDIA driver" in answer["reason"]
 
 
-@pytest.mark.parametrize(("version", "code"), [("535.54.03", 5), ("535.104.05", 0)])
+@mostly_long("version, code", [("535.54.03", 5), ("535.104.05", 0)])
 def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
     nvml_library: Path, tmp_path: Path, version: str, code: int
 ) -> None:

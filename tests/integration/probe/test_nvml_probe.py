@@ -15,6 +15,7 @@ from sentinel.protocol.probe import ProbeSpec, Unavailable
 from sentinel.protocol.shared_memory import gpu_of
 from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.sentinel_process import eventually
 
@@ -91,8 +92,8 @@ def test_a_list_that_grew_during_its_copy_is_copied_again(
     assert [process.pid for process in not_none(reading.processes)][-1] == 600
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
+@mostly_long(
+    "number, code",
     [
         (1, "uninitialized"),
         (9, "driver_not_loaded"),

@@ -13,6 +13,7 @@ from sentinel.protocol.gpu import Memory, Reading
 from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
 from tests.harness.narrowing import not_none
 from tests.harness.own_drivers import GIB, UUIDS
+from tests.harness.parameters import mostly_long
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.sentinel_process import eventually
 
@@ -56,7 +57,7 @@ def test_a_good_driver_is_read_like_nvml(start: Start) -> None:
     assert (process.memory, process.name is not None) == (GIB // 2, True)
 
 
-@pytest.mark.parametrize(("call", "what"), [("memory", "none"), ("processes", "pids")])
+@mostly_long("call, what", [("memory", "none"), ("processes", "pids")])
 def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
     call: str, what: str, start: Start
 ) -> None:
@@ -105,7 +106,7 @@ UNUSABLE: list[tuple[str, dict[str, str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("attribute", "options", "code", "reason"), first_two_short(UNUSABLE))
+@mostly_long("attribute, options, code, reason", first_two_short(UNUSABLE))
 def test_an_unusable_driver_names_itself_and_its_fault(
     attribute: str, options: dict[str, Any], code: str, reason: str, start: Start
 ) -> None:

@@ -17,6 +17,7 @@ from sentinel.probe.xids import GROUP_S, MAX_NUMBERS, MAX_UNSENT, XidGroups, Xid
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.probe import ProbeSpec, Watch, XidReport, XidsWatched
 from tests.harness.fake_nvml import FIRST, SECOND, build, shared_folder
+from tests.harness.parameters import mostly_long
 from tests.harness.probe_harness import ProbeHarness
 from tests.harness.timing import TIMEOUT_S
 from tests.integration.probe.test_reader import FakeDriver
@@ -86,9 +87,7 @@ def test_a_gpu_that_cannot_be_registered_costs_only_itself(start: Start) -> None
     assert report(probe).uuid == SECOND
 
 
-@pytest.mark.parametrize(
-    "fault", ["set hang", f"types_of@{FIRST} hang", f"register@{FIRST} hang", "wait hang"]
-)
+@mostly_long("fault", ["set hang", f"types_of@{FIRST} hang", f"register@{FIRST} hang", "wait hang"])
 def test_a_call_for_events_that_hangs_costs_no_reading(start: Start, fault: str) -> None:
     """The supervisor sees no call in flight, so it does not replace the probe either."""
     probe = start(fault)

@@ -136,6 +136,7 @@ def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> No
     assert child.wait_for_end() in {ChildExitCode.LEASE_RAN_OUT, -signal.SIGALRM}
 
 
+@pytest.mark.long
 def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(start: Start) -> None:
     child = start("hold", memory=MemoryTarget(size=64 * GIB), lease=TIMEOUT_S)
     ready = child.wait_for(Ready)
@@ -155,6 +156,7 @@ def test_the_kernel_timer_ends_a_stuck_interpreter(start: Start) -> None:
     assert child.used() == 0
 
 
+@pytest.mark.long
 def test_leases_that_queued_up_during_an_import_count(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

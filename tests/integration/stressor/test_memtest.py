@@ -20,6 +20,7 @@ from sentinel.stressor.memory_cells import PATTERNS, READS, MemoryCells, Piece, 
 from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import Workbench, workbench
@@ -455,7 +456,7 @@ def run_until(test: MemoryTest, bench: Workbench, holds: int) -> int:
     raise AssertionError(f"only {held_stripes(bench)}")
 
 
-@pytest.mark.parametrize("chunks", [1, 4, 9, 19])
+@mostly_long("chunks", [1, 4, 9, 19], quick=2)
 def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
     tmp_path: Path, clock: Clock, chunks: int
 ) -> None:

@@ -23,6 +23,7 @@ from sentinel.stressor.matmul import DTYPES, Shape
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.sizing import cube, size_for
 from sentinel.stressor.workloads import next_begin, pulse, shift_s
+from tests.harness.parameters import mostly_long
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import InstantDevice, Workbench, workbench
@@ -114,7 +115,7 @@ def queue(bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Qu
     return queue
 
 
-@pytest.mark.parametrize("duty", [0.1, 0.5, 0.9])
+@mostly_long("duty", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("hz", [0.5, 1.0, 3.0, 10.0])
 def test_each_period_has_one_phase_of_load_and_one_of_rest(
     bench: Workbench, clock: Clock, queue: Queue, hz: float, duty: float
@@ -209,7 +210,7 @@ MANY = pytest.mark.parametrize("bench", [2**30], indirect=True)
 
 
 @MANY
-@pytest.mark.parametrize("burst", [0.1, 2.0, 5.0])
+@mostly_long("burst", [0.1, 2.0, 5.0])
 @pytest.mark.parametrize("hz", [0.2, 3.0, 100.0])
 def test_each_period_has_one_burst_of_the_length_that_was_asked_for(
     bench: Workbench,
@@ -287,9 +288,9 @@ def test_when_a_period_begins_depends_on_the_clock_alone(
 
 
 @pytest.mark.parametrize("sync", ["in-phase", "out-of-phase"])
-@pytest.mark.parametrize("index", [0, 1, 2])
+@mostly_long("index", [0, 1, 2], quick=2)
 @pytest.mark.parametrize("waited", [0.0, 0.123])
-@pytest.mark.parametrize("hz", [3.0, 10.0])
+@mostly_long("hz", [3.0, 10.0])
 def test_periods_begin_at_the_same_times_whenever_a_stressor_was_started(
     bench: Workbench,
     clock: Clock,

@@ -23,6 +23,7 @@ from sentinel.stressor.injection import FaultKind
 from sentinel.stressor.matmul import Layout, Needs, lay_out
 from sentinel.stressor.pointer_chase import GATHER, PointerChase
 from sentinel.stressor.workloads import units
+from tests.harness.parameters import mostly_long
 from tests.harness.workload_harness import GIB, NOT_ON_CPUS, Workbench, workbench
 
 #: e5m2 is emulated at 60 ns per multiplication.
@@ -88,7 +89,7 @@ def test_all_units_are_exercised_and_counted(bench: Workbench) -> None:
     assert (done.errors, done.checks) == (0, sum(checks.values()))
 
 
-@pytest.mark.parametrize("name", COMPUTED)
+@mostly_long("name", COMPUTED, quick=3)
 def test_a_wrong_result_of_a_unit_is_found_and_names_it(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -220,7 +221,7 @@ def test_a_pass_reads_every_word_of_the_memory_but_the_working_memory_once(
         assert bench.findings() == []
 
 
-@pytest.mark.parametrize("kind", [FaultKind.SINGLE, FaultKind.MULTIPLE])
+@mostly_long("kind", [FaultKind.SINGLE, FaultKind.MULTIPLE])
 def test_every_fault_of_a_word_is_found_where_it_is(bench: Workbench, kind: FaultKind) -> None:
     chase, draw = chase_of(bench), random.Random(7)
     chase.prove()

@@ -276,6 +276,7 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     assert daemon.client.sessions() == ()
 
 
+@pytest.mark.long
 def test_unset_all_removes_what_options_set_for_all_and_for_single_gpus(daemon: Daemon) -> None:
     daemon.start(2)
     daemon.run("set", "memory=1GiB")

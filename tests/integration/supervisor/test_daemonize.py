@@ -29,6 +29,7 @@ from sentinel.supervisor.daemonize import NotStartedError, Started, start_detach
 from sentinel.supervisor.single_instance import claim
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -138,8 +139,8 @@ def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
 # --- how it can fail -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "words"),
+@mostly_long(
+    "how, code, words",
     [
         ("fail", ExitCode.NO_SUCH_GPU, "exited with code 4 .*\n.*no such GPU: 9\nThere are: 0, 1$"),
         (

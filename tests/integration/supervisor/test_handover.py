@@ -371,7 +371,7 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
 
 
 #: The faults of the common run, and the times between them and the newcomer.
-COMMON = {("both-probes-killed", 0.02), ("supervisor-stopped", 0.1)}
+COMMON = {("supervisor-stopped", 0.1)}
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -
         assert sentinel.events[-1]["event"] == "sentinel.stopped"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_the_group_of_a_newborn_child_is_not_its_crash(
     simulated: SimulatedHost, number: signal.Signals

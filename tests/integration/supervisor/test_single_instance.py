@@ -107,6 +107,7 @@ def connects(path: Path) -> bool:
 # --- who wins --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(tmp_path: Path) -> None:
     with claimer(tmp_path) as one, claimer(tmp_path) as two:
         for turn in range(100):

@@ -17,6 +17,7 @@ from sentinel.host import verified_store
 from sentinel.host.registry import running
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
@@ -132,13 +133,14 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon.wait_until_occupied(0)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "what",
     [
         *("state", "read-only"),
         pytest.param("log", marks=pytest.mark.long),
         *("prints", "full disk", "settings"),
     ],
+    quick=2,
 )
 def test_an_unwritable_folder_or_damaged_settings_prevent_the_start(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, what: str

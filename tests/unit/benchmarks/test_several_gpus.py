@@ -14,6 +14,7 @@ from benchmarks.processes import Line, Program, Rig
 from benchmarks.report import Report
 from benchmarks.results import Results
 from benchmarks.several_gpus import _answer, _turns
+from tests.harness.parameters import mostly_long
 
 CUDA_ONLY = {"every-gpu-in-turn", "every-gpu-nccl"}
 EVERYWHERE = {
@@ -24,8 +25,8 @@ EVERYWHERE = {
 CARDS = [Card(uuid=f"GPU-{number}", index=number, name="GPU", total=2**30) for number in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("gpus", "kind", "expected"),
+@mostly_long(
+    "gpus, kind, expected",
     [
         (1, "simulated", set()),
         (2, "simulated", EVERYWHERE),

@@ -16,6 +16,7 @@ from sentinel.burnin.report import judge_run, report_object
 from sentinel.config.options import DTYPES, UNITS
 from sentinel.host.golden_store import GoldenKey, dtype_of, sms_of
 from tests.harness.example_run import BEGAN, ExampleRun, uuid
+from tests.harness.parameters import mostly_long
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
 
 KEY = GoldenKey(
@@ -125,8 +126,8 @@ def test_what_was_exercised_and_what_was_not_is_listed(tmp_path: Path) -> None:
         assert "network adapters and fabric" in form
 
 
-@pytest.mark.parametrize(
-    ("workload", "again", "parts"),
+@mostly_long(
+    "workload, again, parts",
     [
         # All formats of `mixed` are prepared at its start; only some have their time.
         ("mixed", ["fp8"], ["fp8"]),

@@ -27,6 +27,7 @@ from sentinel.config.expectation import (
 from sentinel.protocol.counters import Counters, HostCounters, NvLink, Port
 from tests.harness.check_evidence import HEALTHY
 from tests.harness.example_run import ExampleRun
+from tests.harness.parameters import mostly_long
 
 PORT = Port(name="mlx5_0/1", state="ACTIVE", rate="400 Gb/sec (4X NDR)", layer="InfiniBand")
 LINKS = tuple(NvLink(link=link, active=True, speed_mbps=26562) for link in range(18))
@@ -220,8 +221,8 @@ def verdict(tmp_path: Path, text: str, **more: Any) -> tuple[Verdict, str]:
     return judged.verdict, report_object(judged)["meaning"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "wanted", "text"),
+@mostly_long(
+    "old, new, wanted, text",
     [
         ("", "", Verdict.PASS, "no fault was found"),
         ("gpus = 2", "gpus = 3", Verdict.FAIL, "2 of 3 are there"),
@@ -237,6 +238,7 @@ def verdict(tmp_path: Path, text: str, **more: Any) -> tuple[Verdict, str]:
             "node.expected: ",
         ),
     ],
+    quick=3,
 )
 def test_a_burn_in_is_judged_by_the_expectation_of_its_record(
     tmp_path: Path, old: str, new: str, wanted: Verdict, text: str

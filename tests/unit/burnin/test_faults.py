@@ -22,6 +22,7 @@ from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.errors import ConfigError
 from tests.harness.fault_changes import BAD, MIDDLE
 from tests.harness.faults import KINDS, ROWS, Fault
+from tests.harness.parameters import mostly_long
 from tests.harness.recorded_node import A100, GEFORCE, H100, RecordedNode
 
 #: The rows with a bad exit code, and kinds that another number of GPUs makes good.
@@ -63,7 +64,7 @@ def test_each_fault_has_its_verdict(row: Fault, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [H100, A100, GEFORCE])
-@pytest.mark.parametrize("gpus", [1, 2, 8])
+@mostly_long("gpus", [1, 2, 8])
 def test_a_healthy_node_passes_whatever_its_model_and_size(
     model: str, gpus: int, tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_nothing_that_is_taken_from_the_folder_makes_the_exit_code_better(
         assert code_of(copy) != 0, (row.name, gone)
 
 
+@pytest.mark.long
 def test_no_key_that_is_taken_from_the_files_makes_the_exit_code_better(tmp_path: Path) -> None:
     """A node is at fault by its expectation alone, or by its PCI bus alone."""
     for name in ("fewer", "unlisted"):
@@ -200,7 +202,7 @@ def test_no_key_that_is_taken_from_the_files_makes_the_exit_code_better(tmp_path
             file.write_text(json.dumps(whole))
 
 
-@pytest.mark.parametrize("right", ["FAIL", "INCOMPLETE", "WARN", "PASS"])
+@mostly_long("right", ["FAIL", "INCOMPLETE", "WARN", "PASS"], quick=2)
 def test_all_formats_have_one_answer(right: str, tmp_path: Path) -> None:
     rows = [row for row in ROWS if row.name in QUICK and row.right == right and row.gpus < 8]
     for number, row in enumerate(random.Random(right).sample(rows, min(3, len(rows)))):
@@ -244,6 +246,7 @@ def test_good_cards_as_different_as_they_are_pass(gpus: int, nodes: int, tmp_pat
     assert not found[Verdict.INCOMPLETE], found
 
 
+@pytest.mark.long
 def test_of_many_good_cards_few_are_below_the_limits_of_peers() -> None:
     limits = CHECKS["rate.peers"].limits
     dice = random.Random(1)

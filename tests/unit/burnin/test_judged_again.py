@@ -17,6 +17,7 @@ from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.example_run import RUNS, ExampleRun
+from tests.harness.parameters import mostly_long
 
 FORMS = ("text", "html", "junit", "ocp", "json", "summary")
 #: By name: what the run shows, and the limits that hide it.
@@ -64,7 +65,7 @@ def test_a_run_is_judged_by_its_own_thresholds(tmp_path: Path, cli: CommandLine)
     assert report["thresholds_overridden"] == {"ecc.corrected_new.warn": "> 20"}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@mostly_long("form", FORMS, quick=2)
 def test_other_thresholds_are_named_in_each_format(
     form: str, tmp_path: Path, cli: CommandLine
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_run_whose_thresholds_were_not_recorded_says_so(tmp_path: Path, cli: C
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("begun", ["", "begun so"])
+@mostly_long("begun", ["", "begun so"])
 def test_a_raised_limit_of_correctness_proves_nothing(
     name: str, begun: str, tmp_path: Path, cli: CommandLine
 ) -> None:
@@ -164,7 +165,7 @@ def test_a_lower_limit_of_correctness_is_allowed(tmp_path: Path, cli: CommandLin
     assert cli("report", folder, "--thresholds", limits).out.startswith("PASS")
 
 
-@pytest.mark.parametrize("words", [(), ("-v",), ("--json",), ("--nagios",), ("--npd",)])
+@mostly_long("words", [(), ("-v",), ("--json",), ("--nagios",), ("--npd",)])
 def test_a_check_with_a_raised_limit_of_correctness_proves_nothing(
     words: tuple[str, ...], tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +200,7 @@ def test_a_fleet_takes_no_report_that_was_judged_again(tmp_path: Path, cli: Comm
         assert f"judged again by {limits}" in out, form
 
 
-@pytest.mark.parametrize("form", ["text", "html", "json", "junit"])
+@mostly_long("form", ["text", "html", "json", "junit"])
 def test_a_fleet_that_is_judged_again_says_so(form: str, tmp_path: Path, cli: CommandLine) -> None:
     path = str(Fleets(node_report(tmp_path / "node", gpus=2), tmp_path).write().path)
     lax = limits_file(tmp_path / "lax.toml", ("fleet.temperature.warn", "GT", 90))

@@ -43,6 +43,7 @@ from sentinel.protocol.gpu_names import device_of, is_same_device
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.example_run import ExampleRun, judged
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
 PORT = "pcieport 0000:3a:01.0: "
@@ -286,7 +287,7 @@ REPEATED = (
 )
 
 
-@pytest.mark.parametrize("word", REPEATED)
+@mostly_long("word", REPEATED, quick=4)
 def test_the_largest_record_is_parsed_in_linear_time(word: str) -> None:
     def seconds(size: int) -> float:
         text = (f"NVRM: AER: {word}" + word * (size // len(word)))[:size]
@@ -486,7 +487,7 @@ RUNS: list[tuple[list[str], dict[str, Any], tuple[str, str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "paths", "expected"), RUNS)
+@mostly_long("kernel, paths, expected", RUNS, quick=4)
 def test_a_run_has_the_verdict_of_what_the_kernel_logged(
     kernel: list[str], paths: dict[str, Any], expected: tuple[str, str, str], tmp_path: Path
 ) -> None:
@@ -672,8 +673,8 @@ MEMORY = (
 )
 
 
-@pytest.mark.parametrize(
-    ("lines", "kind"),
+@mostly_long(
+    "lines, kind",
     [
         ("mce: [Hardware Error]: Machine check events logged", "host.machine_check"),
         (
@@ -688,6 +689,7 @@ MEMORY = (
         ("mce: CPU supports 20 MCE banks", None),
         ("mce: CPU0: Thermal monitoring enabled (TM1)", None),
     ],
+    quick=3,
 )
 def test_an_error_of_the_host_warns_of_the_node_and_accuses_no_gpu(
     lines: str, kind: str | None, tmp_path: Path

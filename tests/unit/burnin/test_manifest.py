@@ -20,6 +20,7 @@ from sentinel.errors import ExitCode
 from sentinel.protocol import __version__
 from tests.harness.command_line import CommandLine
 from tests.harness.example_run import ExampleRun
+from tests.harness.parameters import mostly_long
 
 needs_ssh_keygen = pytest.mark.skipif(
     shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen"
@@ -73,9 +74,7 @@ def no_end(folder: RunFolder) -> None:
     folder.events.write_text("".join(rows[:-1]))
 
 
-@pytest.mark.parametrize(
-    "change", [cut_samples, torn_last_sample, last_moved_up, cut_events, no_end]
-)
+@mostly_long("change", [cut_samples, torn_last_sample, last_moved_up, cut_events, no_end], quick=2)
 def test_a_record_that_ends_before_its_run_is_incomplete(
     change: Callable[[RunFolder], None], folder: RunFolder
 ) -> None:

@@ -22,6 +22,7 @@ from sentinel.burnin.timeline import COLUMNS, Span, thinned
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.example_run import COPY, RUNS, STEADY, ExampleRun, judged, report_of, uuid
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.report_formats import (
     SCHEMA,
     Parsed,
@@ -38,7 +39,7 @@ def test_the_schema_is_valid_and_names_the_version_of_the_reports() -> None:
     assert SCHEMA["$id"].rpartition(":")[2] == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize(("verdict", "run"), [*RUNS.items(), ("INCOMPLETE", ExampleRun(gpus=0))])
+@mostly_long("verdict, run", [*RUNS.items(), ("INCOMPLETE", ExampleRun(gpus=0))], quick=2)
 def test_a_report_with_each_verdict_follows_the_schema(
     verdict: str, run: ExampleRun, tmp_path: Path
 ) -> None:
@@ -211,7 +212,7 @@ def page(run: ExampleRun, folder: Path) -> str:
     return FORMATS["html"](found, report_object(found))
 
 
-@pytest.mark.parametrize("verdict", RUNS)
+@mostly_long("verdict", RUNS, quick=2)
 def test_the_verdict_is_first_with_its_word_symbol_and_colour(verdict: str, tmp_path: Path) -> None:
     kind = "none" if verdict == "N/A" else verdict.lower()
     parsed = Parsed(page(RUNS[verdict], tmp_path))
@@ -360,7 +361,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("verdict", RUNS)
+@mostly_long("verdict", RUNS, quick=2)
 def test_each_verdict_has_its_suites_and_its_end(verdict: str, tmp_path: Path) -> None:
     report = report_of(RUNS[verdict], tmp_path / "run")
     found = junit_suites(report)

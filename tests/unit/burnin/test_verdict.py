@@ -28,6 +28,7 @@ from sentinel.protocol.counters import Counters
 from tests.harness import check_evidence
 from tests.harness.check_evidence import HEALTHY, STEADY
 from tests.harness.example_run import RUNS, ExampleRun, report_of
+from tests.harness.parameters import mostly_long
 
 PLAN = Plan(name="test", phases=(STEADY,))
 SCREEN = replace(PLAN, screen=True)
@@ -245,7 +246,7 @@ def _with_gpus(report: dict[str, Any], verdicts: list[str], reason: str) -> dict
     return {**report, "gpus": gpus, "summary": summary, "verdict": "FAIL"}
 
 
-@pytest.mark.parametrize("reason", ["short", "wörter " * 500, "\x00\n" * 300])
+@mostly_long("reason", ["short", "wörter " * 500, "\x00\n" * 300])
 @pytest.mark.parametrize("count", [1, 8, 16, 1000])
 def test_it_fits_whatever_there_is(tmp_path: Path, count: int, reason: str) -> None:
     verdicts = ["PASS", "INCOMPLETE", "FAIL", "PASS"] * count

@@ -18,6 +18,7 @@ from sentinel.fleet.node_files import hash_of
 from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, just_accepted, node_report
+from tests.harness.parameters import mostly_long
 
 SLOW = {(2, 1): 0.8}
 GONE = frozenset({1})
@@ -45,7 +46,7 @@ def test_the_exit_code_and_the_first_line_are_the_verdict(
     assert cli("fleet", "report", str(folder.path), code=code).out.startswith(first)
 
 
-@pytest.mark.parametrize("form", ["text", "json", "jsonl", "junit", "html"])
+@mostly_long("form", ["text", "json", "jsonl", "junit", "html"], quick=2)
 def test_each_format_is_written_to_a_file_or_printed(
     form: str, fleets: Fleets, cli: CommandLine
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_file_of_thresholds_replaces_limits(
     )
 
 
-@pytest.mark.parametrize("form", ["text", "json", "junit", "html"])
+@mostly_long("form", ["text", "json", "junit", "html"])
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [

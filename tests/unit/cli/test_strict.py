@@ -17,6 +17,7 @@ from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.example_run import RUNS, ExampleRun
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.parameters import mostly_long
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
@@ -60,7 +61,7 @@ def test_each_command_that_judges_ends_with_1_for_a_warning(
     assert cli("fleet", "report", str(shown), *words, code=code).out.startswith("WARN")
 
 
-@pytest.mark.parametrize("strict", [0, 1])
+@mostly_long("strict", [0, 1])
 def test_a_check_with_a_warning(
     simulated: SimulatedHost, cli: CommandLine, strict: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

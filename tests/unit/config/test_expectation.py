@@ -23,6 +23,7 @@ from sentinel.config.expectation import (
 )
 from sentinel.errors import ConfigError
 from tests.harness.gpu_environment import ROOT
+from tests.harness.parameters import mostly_long
 
 SCHEMA = json.loads((ROOT / "docs" / "node.schema.json").read_text())
 
@@ -82,7 +83,7 @@ def test_an_error_names_the_line_the_key_and_what_is_allowed(
 BEYOND = ("= ", "nan", '"new"}', 'port = "a"', "[model]")
 
 
-@pytest.mark.parametrize("text", [text for text, *_ in WRONG if not text.endswith(BEYOND)])
+@mostly_long("text", [text for text, *_ in WRONG if not text.endswith(BEYOND)], quick=4)
 def test_the_schema_refuses_what_has_a_wrong_key_or_type(text: str) -> None:
     document = tomllib.loads(text)
     with pytest.raises(jsonschema.ValidationError):

@@ -29,6 +29,7 @@ from sentinel.protocol.stressor import (
 from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.example_finding import FLIP
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
@@ -343,7 +344,7 @@ def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu(idle_gate
     assert progress_of(world, 1).ended is None
 
 
-@pytest.mark.parametrize(("readable", "ends"), [(5, True), (15, False)])
+@mostly_long("readable, ends", [(5, True), (15, False)])
 def test_a_gpu_that_is_read_for_moments_only_cannot_be_read(readable: int, *, ends: bool) -> None:
     """A probe that ends in a loop reads each GPU when it starts; the run would wait for ever."""
     world = running(plan_of(FP64), gpus=2)

@@ -26,6 +26,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.probe import WatchedGpu, XidsWatched
 from tests.harness.core_scenarios import send, served
 from tests.harness.narrowing import not_none
+from tests.harness.parameters import mostly_long
 from tests.harness.world import World
 
 PLAN: dict[str, Any] = {
@@ -164,8 +165,8 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
     assert reasons == ([] if refused else [f"cancelled by {by.user or 'user 1001'}"] * 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "refused"),
+@mostly_long(
+    "arguments, refused",
     [
         ({"gpus": ("GPU-7",)}, Refusal.NO_SUCH_GPU),
         ({"plan": {**PLAN, "phase": []}}, Refusal.INVALID),
@@ -186,6 +187,7 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
             )
         ),
     ],
+    quick=5,
 )
 def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Refusal) -> None:
     world = checking()
@@ -244,7 +246,7 @@ def planned(phases: int, **phase: object) -> Config:
     return Config(rearm=1.0, rearm_longest=1.0, workload="mixed", plan=plan)
 
 
-@pytest.mark.parametrize("phases", [1, 5])
+@mostly_long("phases", [1, 5])
 def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> None:
     world = checking(planned(phases))
     assert start(world) is None

@@ -20,6 +20,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.protocol.views import GpuView
 from tests.harness.core_scenarios import occupied, reconfigured, started, times
+from tests.harness.parameters import mostly_long
 from tests.harness.world import GIB, World
 
 
@@ -46,8 +47,8 @@ def test_a_minute_of_running_resets_the_pause_but_not_the_count() -> None:
     assert world.events("stressor.failed")[-1].fields["failures"] == 3
 
 
-@pytest.mark.parametrize(
-    ("runs_s", "pauses_s"),
+@mostly_long(
+    "runs_s, pauses_s",
     [((1, 1, 1, 1, 1), (1, 2, 4, 8, 16)), ((64, 64), (1, 1)), ((1, 1, 64, 1), (1, 2, 1, 2))],
 )
 def test_a_gpu_that_becomes_unknown_again_is_left_alone_for_longer(

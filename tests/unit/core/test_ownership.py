@@ -17,6 +17,7 @@ from sentinel.protocol.commands import (
     ResumeGpus,
 )
 from tests.harness.core_scenarios import reply_to, served
+from tests.harness.parameters import mostly_long
 from tests.harness.world import GIB, World
 
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
@@ -60,8 +61,8 @@ def send(world: World, command: type[Command], **arguments: object) -> Refusal |
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize(
-    ("owner", "other", "may"),
+@mostly_long(
+    "owner, other, may",
     [
         (ALICE, ALICE_LATER, True),
         (ALICE, BOB, False),
@@ -72,6 +73,7 @@ def send(world: World, command: type[Command], **arguments: object) -> Refusal |
         (TOKEN, BOB, False),
         (ROOT, ALICE, False),
     ],
+    quick=3,
 )
 def test_only_the_owner_and_administrators_end_what_was_begun(
     pair: str, owner: Caller, other: Caller, *, may: bool

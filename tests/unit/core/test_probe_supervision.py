@@ -17,6 +17,7 @@ from sentinel.errors import ChildExitCode
 from sentinel.protocol.commands import Caller
 from sentinel.protocol.probe import Inventory, Unavailable, Watch
 from tests.harness.core_scenarios import occupied, times, watched
+from tests.harness.parameters import mostly_long
 from tests.harness.world import World
 
 # --- exits and silence -----------------------------------------------------------------------
@@ -130,7 +131,7 @@ def crash(world: World, call: Call, code: int) -> None:
 OWN_CODES = (ChildExitCode.FAILED, ChildExitCode.ORPHANED)
 
 
-@pytest.mark.parametrize("code", [-11, -6, 0, 1, 3])
+@mostly_long("code", [-11, -6, 0, 1, 3], quick=2)
 def test_a_call_that_ends_the_probe_excludes_only_its_gpu(code: int) -> None:
     world = occupied(gpus=2)
     call = Call(uuid="GPU-0", name="memory", since=world.now)

@@ -29,6 +29,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import Session
 from tests.harness.core_scenarios import reply_to, send, served
 from tests.harness.given_settings import given
+from tests.harness.parameters import mostly_long
 from tests.harness.world import World
 
 HOLD = {"workload": "hold"}
@@ -232,7 +233,7 @@ def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
     world.run(lambda: running(world)[0] == "mixed")
 
 
-@pytest.mark.parametrize("gpu", ["GPU-0", "GPU-2"])
+@mostly_long("gpu", ["GPU-0", "GPU-2"])
 def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -> None:
     links = {"name": "links", "workload": "links", "seconds": 10, "together": True}
     plan = parse_plan({**PLAN, "phase": [links]}, "test")

@@ -14,6 +14,7 @@ from sentinel.core.state import Orders
 from sentinel.core.step import Kill, Start
 from sentinel.protocol.commands import PauseGpus, ResumeGpus
 from tests.harness.core_scenarios import held, occupied, on_stressors, send
+from tests.harness.parameters import mostly_long
 from tests.harness.world import World
 
 
@@ -158,7 +159,7 @@ def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
 
 
 @pytest.mark.parametrize("gate", ["each", "all"])
-@pytest.mark.parametrize("seconds", [None, 30.0])
+@mostly_long("seconds", [None, 30.0])
 def test_the_time_of_a_pause_does_not_count_as_idle(seconds: float | None, gate: str) -> None:
     world = World(config=Config(idle_wait=90.0, idle_gate=gate), gpus=2, with_api=True)
     world.run(lambda: world.state.served)

@@ -153,7 +153,7 @@ def test_nothing_is_cleared_in_quiet_hours_or_in_a_dry_run() -> None:
     # Noon is 12:00 in this world; the yield is over by 12:01.
     world = occupied(config=Config(rearm=1.0, quiet=parse_hours("12:01-24:00")))
     world.at(0).leaked = 700 * MIB
-    long_after(world, 600)
+    long_after(world, 120)
     assert rule(world) == "leak"
     assert not world.spawner.cleared
 

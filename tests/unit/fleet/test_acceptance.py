@@ -20,6 +20,7 @@ from sentinel.protocol.codec import DecodeError
 from tests.harness.command_line import CommandLine
 from tests.harness.example_fleet import Fleets, just_accepted, node_report
 from tests.harness.example_run import ExampleRun
+from tests.harness.parameters import mostly_long
 
 Report = dict[str, Any]
 
@@ -108,10 +109,10 @@ NOT_PASSED: list[tuple[Callable[[Report], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"), NOT_PASSED, ids=[change.__name__ for change, _ in NOT_PASSED]
+@mostly_long(
+    "change, reason", NOT_PASSED, ids=[change.__name__ for change, _ in NOT_PASSED], quick=3
 )
-@pytest.mark.parametrize("chosen", [range(2, 3), range(6)], ids=["one", "all"])
+@mostly_long("chosen", [range(2, 3), range(6)], ids=["one", "all"])
 def test_a_report_that_is_not_what_was_asked_for_has_not_passed(
     change: Callable[[Report], None], reason: str, chosen: range, fleets: Fleets, cli: CommandLine
 ) -> None:
@@ -202,8 +203,8 @@ def unexplained(gpu: Report) -> None:
     gpu["incomplete"] = ["phase copy not complete"]
 
 
-@pytest.mark.parametrize(
-    ("change", "word", "reason"),
+@mostly_long(
+    "change, word, reason",
     [
         (emptied, "INCOMPLETE", "results not judged: results.wrong: its report does not have it"),
         (without_evidence, "INCOMPLETE", "memory.remap_failed: its report does not have it"),
@@ -216,6 +217,7 @@ def unexplained(gpu: Report) -> None:
         (undone, "INCOMPLETE", "phases are in its report"),
         (unexplained, "INCOMPLETE", "phase copy not complete"),
     ],
+    quick=3,
 )
 def test_a_report_that_says_pass_has_to_contain_it(
     change: Callable[[Report], None], word: str, reason: str, fleets: Fleets, cli: CommandLine
@@ -255,8 +257,8 @@ def test_of_nodes_by_name_each_without_a_report_is_missing(
     assert "Node node-0000 is not on the list; its report is PASS." in printed
 
 
-@pytest.mark.parametrize(
-    ("verdict", "words", "code"),
+@mostly_long(
+    "verdict, words, code",
     [("PASS", (), 0), ("PASS", ("--strict",), 3), ("FAIL", (), 3), ("FAIL", ("--strict",), 3)],
 )
 def test_a_report_of_a_node_that_is_not_on_the_list_is_named_with_its_verdict(

@@ -17,6 +17,7 @@ from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, outliers
 from sentinel.fleet.verdict import FleetVerdict
 from tests.harness.example_fleet import Fleets, node_report
+from tests.harness.parameters import mostly_long
 from tests.harness.report_formats import ROOT, Parsed, closed, parsed_suites, schema_problems
 
 
@@ -122,6 +123,7 @@ def test_confirmed_faulty_cards_are_counted_over_all_nodes(fleets: Fleets) -> No
         assert "confirmed faulty cards first found by Sentinel: 2 of 3" in text
 
 
+@pytest.mark.long
 def test_the_text_of_a_large_fleet_stays_short(fleets: Fleets) -> None:
     many = fleets.judged(
         template={**fleets.template, "gpus": fleets.template["gpus"][:1]},
@@ -140,6 +142,7 @@ def test_the_text_of_a_large_fleet_stays_short(fleets: Fleets) -> None:
     assert "FAIL        and 60 more: node-[0220-0249]" in lines
 
 
+@pytest.mark.long
 def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(fleets: Fleets) -> None:
     counts = []
     for nodes in (MAX_ALIKE, MAX_ALIKE + 1):
@@ -179,7 +182,7 @@ def test_the_schema_is_valid_and_names_the_version() -> None:
     assert SCHEMA["$id"].rpartition(":")[2] == SCHEMA_VERSION
 
 
-@pytest.mark.parametrize("run_file", [True, False])
+@mostly_long("run_file", [True, False])
 def test_the_report_follows_the_schema_which_describes_every_field(
     *, run_file: bool, fleets: Fleets
 ) -> None:

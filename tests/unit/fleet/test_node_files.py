@@ -24,6 +24,7 @@ from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.report import outliers
 from sentinel.fleet.verdict import judge_fleet
 from tests.harness.example_fleet import Fleets, node_report
+from tests.harness.parameters import mostly_long
 
 Report = dict[str, Any]
 NODE = "node-0001"
@@ -75,7 +76,7 @@ BAD: list[tuple[str, str | tuple[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("why", "content"), BAD)
+@mostly_long("why, content", BAD, quick=5)
 def test_a_file_that_is_no_report_of_the_node_is_missing(
     why: str, content: str | tuple[str, Any], fleets: Fleets
 ) -> None:
@@ -301,7 +302,7 @@ def test_a_node_without_a_report_has_what_it_wrote_last(fleets: Fleets) -> None:
 
 
 @pytest.mark.parametrize("extreme", [1e308, -1e308, 0.0, 5e-324])
-@pytest.mark.parametrize("name", ["flops_per_s", "temperature_c", "power_w"])
+@mostly_long("name", ["flops_per_s", "temperature_c", "power_w"])
 def test_an_extreme_reading_of_one_node_spoils_no_report(
     name: str, extreme: float, fleets: Fleets
 ) -> None:

@@ -18,6 +18,7 @@ from sentinel.fleet.node_files import FleetFiles
 from sentinel.fleet.report import meaning
 from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_fleet import Fleets
+from tests.harness.parameters import mostly_long
 
 Template = dict[str, Any]
 
@@ -135,8 +136,8 @@ def test_a_node_without_a_gpu_is_incomplete(fleets: Fleets) -> None:
 LIMIT = '[model."NVIDIA H200"]\npower_limit_w = 700\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "given", "word", "reason"),
+@mostly_long(
+    "text, given, word, reason",
     [
         ("gpus = 4", {}, "PASS", ""),
         ("gpus = 4", {"short": frozenset(range(6))}, "FAIL", "3 of 4 are there"),
@@ -146,6 +147,7 @@ LIMIT = '[model."NVIDIA H200"]\npower_limit_w = 700\n'
         ("[all]\nmig = false", {}, "INCOMPLETE", "mig is not known"),
         ('[[infiniband]]\nport = "a/1"', {}, "INCOMPLETE", "state of port a/1 is not known"),
     ],
+    quick=3,
 )
 def test_a_fleet_is_judged_by_what_its_nodes_were_not_asked_for(
     text: str, given: dict[str, Any], word: str, reason: str, fleets: Fleets
@@ -162,9 +164,10 @@ def test_a_fleet_is_judged_by_what_its_nodes_were_not_asked_for(
     assert reason in " ".join(shown.split())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
+@mostly_long(
+    "name, value",
     [("vbios", "97.00"), ("ecc", False), ("persistence", False), ("driver", "1"), ("model", "X")],
+    quick=2,
 )
 def test_a_node_that_is_set_differently_is_named_unless_that_is_expected(
     name: str, value: Any, fleets: Fleets

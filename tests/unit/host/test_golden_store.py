@@ -216,6 +216,7 @@ for seed in range(25):
 """
 
 
+@pytest.mark.long
 def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
     children = [
         subprocess.Popen(

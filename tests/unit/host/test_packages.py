@@ -23,6 +23,7 @@ from sentinel.host.packages import (
     torch_build,
     version_of,
 )
+from tests.harness.parameters import mostly_long
 from tests.harness.programs import run_program
 
 
@@ -82,8 +83,8 @@ def test_a_stray_file_that_shadows_the_binding_is_found(tmp_path: Path) -> None:
         assert bindings().shadow == str(tmp_path / "pynvml.py")
 
 
-@pytest.mark.parametrize(
-    ("text", "version", "cuda", "without"),
+@mostly_long(
+    "text, version, cuda, without",
     [
         (
             "__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n",
@@ -95,6 +96,7 @@ def test_a_stray_file_that_shadows_the_binding_is_found(tmp_path: Path) -> None:
         ("__version__ = '2.6'\ncuda = '12.4'\n", "2.6", "12.4", False),
         ("nothing of the kind\n", None, None, False),
     ],
+    quick=2,
 )
 def test_the_cuda_version_of_torch_is_read_without_an_import(
     tmp_path: Path,

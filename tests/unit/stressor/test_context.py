@@ -74,6 +74,7 @@ def test_ready_is_sent_by_the_second_pace_and_ends_all_allocation(bench: Bench) 
     assert bench.registry.memory(bench.uuid).used == before
 
 
+@pytest.mark.long
 def test_the_last_note_is_sent_once_with_the_next_progress(bench: Bench) -> None:
     bench.become_ready()
     bench.ctx.note("pass 1")

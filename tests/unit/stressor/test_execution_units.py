@@ -14,6 +14,7 @@ from sentinel.stressor.comparison import flip
 from sentinel.stressor.execution_units import UNITS
 from sentinel.stressor.matmul import Needs, Product, Shape, lay_out
 from sentinel.stressor.pipeline import key_of
+from tests.harness.parameters import mostly_long
 from tests.harness.workload_harness import NOT_ON_CPUS
 
 SHAPE = Shape(rows=64, columns=128, depth=64)
@@ -91,7 +92,7 @@ def test_each_unit_computes_what_it_is_named_after(name: str) -> None:
     assert len(set(found.view(-1).tolist())) > 16, "the results hardly differ"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@mostly_long("name", NAMES, quick=4)
 def test_the_same_inputs_give_the_same_bits_and_other_seeds_others(name: str) -> None:
     product = product_of(name)
     for slot in product.slots[:3]:
@@ -102,7 +103,7 @@ def test_the_same_inputs_give_the_same_bits_and_other_seeds_others(name: str) ->
     assert not torch.equal(product.slots[0], product.reference)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@mostly_long("name", NAMES, quick=4)
 def test_no_input_fails_an_operation(name: str) -> None:
     """An index that leaves its tensor would end the whole process on a GPU."""
     product = product_of(name)

@@ -20,6 +20,7 @@ from sentinel.stressor.injection import (
     draw_kinds,
     draw_partial_faults,
 )
+from tests.harness.parameters import mostly_long
 from tests.harness.workload_harness import ALL, Workbench, pipeline_bench, unprepared_pipeline
 
 FORMATS = {
@@ -79,8 +80,8 @@ def test_a_fault_changes_its_bits_and_nothing_else(kind: FaultKind, name: str) -
         assert torch.equal(integers(matrix), before)
 
 
-@pytest.mark.parametrize(
-    ("name", "lowest", "highest"),
+@mostly_long(
+    "name, lowest, highest",
     [
         ("bf16", 0.45, 0.60),
         ("fp16", 0.55, 0.72),
@@ -90,6 +91,7 @@ def test_a_fault_changes_its_bits_and_nothing_else(kind: FaultKind, name: str) -
         ("fp64", 0.9, 1.0),
         ("int8", 1.0, 1.0),
     ],
+    quick=2,
 )
 def test_rounding_removes_half_of_the_faults_of_partial_sums_in_bf16(
     bench: Workbench, name: str, lowest: float, highest: float

@@ -18,6 +18,7 @@ from torch import Tensor
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import PieceSums, corrupt, flip, integers
 from sentinel.stressor.diagnosis import Outcome
+from tests.harness.parameters import mostly_long
 from tests.harness.workload_harness import (
     ALL,
     SIZE,
@@ -192,7 +193,7 @@ def test_the_hook_is_called_between_quanta(bench: Workbench) -> None:
 # --- findings -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ALL)
+@mostly_long("name", ALL, quick=3)
 def test_every_flipped_bit_of_a_result_is_found_where_it_is(bench: Workbench, name: str) -> None:
     pipeline = pipeline_of(bench, name)
     draw = random.Random(name)
@@ -213,7 +214,7 @@ def test_every_flipped_bit_of_a_result_is_found_where_it_is(bench: Workbench, na
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("name", ALL)
+@mostly_long("name", ALL, quick=2)
 def test_every_flipped_bit_of_an_input_is_attributed_to_the_input(
     bench: Workbench, name: str, number: int
 ) -> None:
