@@ -38,7 +38,9 @@ _REPEATED = re.compile(r"Severity \d{1,9} Engine instance|Data \{")
 _WORD = re.compile(r"\s{0,4}(Fatal|Non-?fatal|Correctable|Corrected)\b", re.IGNORECASE)
 _WORDS = {"fatal": "fatal", "nonfatal": "non_fatal"}
 
-_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}): {{1,4}}"
+#: Linux before 5.2 names the service of a port behind its address.
+_SERVICE = r"(?::pcie[0-9a-f]{1,4})?"
+_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}){_SERVICE}: {{1,4}}"
 _SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
 _SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
 
@@ -90,7 +92,7 @@ _FIRMWARE_KINDS = {"fatal": "aer.fatal", "recoverable": "aer.non_fatal"}
 _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
 
 #: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
-_OWN_DRIVERS = ("nvidia", "pcieport", "pci", "vfio-pci", "")
+_OWN_DRIVERS = ("nvidia", "pcieport", "pciehp", "dpc", "pci", "vfio-pci", "")
 
 
 def find_address(text: str) -> str | None:

@@ -201,6 +201,17 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     (f"{GPU}not ready 65535ms after bus reset; giving up", ("aer.inaccessible", "0000:3b:00.0")),
     (f"{GPU}not ready 1023ms after bus reset; waiting", None),
     (
+    # Linux before 5.2, as of RHEL 7 and 8.
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Link Down", ("aer.link_down", "0000:3a:01.0")),
+    ("pciehp 0000:02:05.0:pcie24: slot(6): Link Down event", ("aer.link_down", "0000:02:05.0")),
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Card not present", ("aer.link_down", "0000:3a:01.0")),
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Link Up", None),
+    ("pciehp 0000:3a:01.0:pcie004: service driver pciehp loaded", None),
+    (
+        "dpc 0000:3a:01.0:pcie010: DPC containment event, status:0x1f01 source:0x0000",
+        ("aer.contained", "0000:3a:01.0"),
+    ),
+    ("dpc 0000:3a:01.0:pcie010: DPC error containment capabilities: Int Msg #0, RPExt+", None),
         "NVRM: GPU 0000:3b:00.0: GPU does not have the necessary power cables connected.",
         ("nvrm.power", "0000:3b:00.0"),
     ),
