@@ -73,13 +73,22 @@ _REFUSED = re.compile(
     rf"(?P<device>{ADDRESS})"
     rf"|(?P<driver>[\w.+-]{{1,40}}) (?P<subject>{ADDRESS}): AMD-Vi: Event logged \["
 )
-#: A machine check of a processor, and an uncorrected error of the host's memory.
+#: A machine check of a processor, an uncorrected error of the host's memory, and a network adapter
+#: that has too little power or is too hot.
 _HOST = (
     (
         "host.machine_check",
         re.compile(r"\bmce: \[Hardware Error\]: (?:Machine check events logged|CPU \d{1,5}: )"),
     ),
     ("host.memory", re.compile(r"\bEDAC \w{1,20}: \d{1,9} UE |\bmce: Uncorrected hardware memory")),
+    (
+        "host.adapter",
+        re.compile(
+            rf"\bmlx5_core (?P<device>{ADDRESS}): (?:[\w:() ]{{1,60}}: )?"
+            r"(?:Detected insufficient power on the PCIe slot|High temperature on sensors"
+            r"|Port module event\[error\]: [\w ]{1,40}(?:, [\w ]{1,40})?, High Temperature)"
+        ),
+    ),
 )
 #: Of a record of errors that the firmware has handled: the severity, and a PCIe device or memory.
 _FIRMWARE = re.compile(
@@ -155,7 +164,8 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
     for kind, pattern in _HOST:
         if (match := pattern.search(line)) is not None:
             text = line[match.start() :][:MAX_TEXT].strip()
-            return KernelFault(kind=kind, device="", at=at, text=text)
+            device = match.groupdict().get("device") or ""
+            return KernelFault(kind=kind, device=device, at=at, text=text)
     where = line.find("NVRM: ")
     if where < 0 or line.startswith("NVRM: Xid", where):
         return None
