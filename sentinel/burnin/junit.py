@@ -97,6 +97,9 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
     elif gpu["verdict"] == "INCOMPLETE":
         text = "; ".join(gpu["incomplete"])
         add_result(add_case(suite, group, "evidence", 0.0), "error", text, "Incomplete")
+    elif gpu["verdict"] == "N/A" and report["strict"]:
+        text = gpu["reasons"][-1]  # what was too little
+        add_result(add_case(suite, group, "evidence", 0.0), "error", text, "Incomplete")
     for phase in gpu["coverage"]:
         _add_phase(suite, f"{group}.phase", phase)
     for check in gpu["checks"]:

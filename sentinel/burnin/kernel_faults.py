@@ -38,7 +38,9 @@ _REPEATED = re.compile(r"Severity \d{1,9} Engine instance|Data \{")
 _WORD = re.compile(r"\s{0,4}(Fatal|Non-?fatal|Correctable|Corrected)\b", re.IGNORECASE)
 _WORDS = {"fatal": "fatal", "nonfatal": "non_fatal"}
 
-_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}): {{1,4}}"
+#: Linux before 5.2 names the service of a port behind its address.
+_SERVICE = r"(?::pcie[0-9a-f]{1,4})?"
+_DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}){_SERVICE}: {{1,4}}"
 _SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
 _SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
 
@@ -71,13 +73,22 @@ _REFUSED = re.compile(
     rf"(?P<device>{ADDRESS})"
     rf"|(?P<driver>[\w.+-]{{1,40}}) (?P<subject>{ADDRESS}): AMD-Vi: Event logged \["
 )
-#: A machine check of a processor, and an uncorrected error of the host's memory.
+#: A machine check of a processor, an uncorrected error of the host's memory, and a network adapter
+#: that has too little power or is too hot.
 _HOST = (
     (
         "host.machine_check",
         re.compile(r"\bmce: \[Hardware Error\]: (?:Machine check events logged|CPU \d{1,5}: )"),
     ),
     ("host.memory", re.compile(r"\bEDAC \w{1,20}: \d{1,9} UE |\bmce: Uncorrected hardware memory")),
+    (
+        "host.adapter",
+        re.compile(
+            rf"\bmlx5_core (?P<device>{ADDRESS}): (?:[\w:() ]{{1,60}}: )?"
+            r"(?:Detected insufficient power on the PCIe slot|High temperature on sensors"
+            r"|Port module event\[error\]: [\w ]{1,40}(?:, [\w ]{1,40})?, High Temperature)"
+        ),
+    ),
 )
 #: Of a record of errors that the firmware has handled: the severity, and a PCIe device or memory.
 _FIRMWARE = re.compile(
@@ -90,7 +101,7 @@ _FIRMWARE_KINDS = {"fatal": "aer.fatal", "recoverable": "aer.non_fatal"}
 _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
 
 #: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
-_OWN_DRIVERS = ("nvidia", "pcieport", "pci", "vfio-pci", "")
+_OWN_DRIVERS = ("nvidia", "pcieport", "pciehp", "dpc", "pci", "vfio-pci", "")
 
 
 def find_address(text: str) -> str | None:
@@ -153,7 +164,8 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
     for kind, pattern in _HOST:
         if (match := pattern.search(line)) is not None:
             text = line[match.start() :][:MAX_TEXT].strip()
-            return KernelFault(kind=kind, device="", at=at, text=text)
+            device = match.groupdict().get("device") or ""
+            return KernelFault(kind=kind, device=device, at=at, text=text)
     where = line.find("NVRM: ")
     if where < 0 or line.startswith("NVRM: Xid", where):
         return None

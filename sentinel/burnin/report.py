@@ -69,10 +69,14 @@ class Judged:
     files: Mapping[str, str]
     #: Whether the process of a check survives SIGKILL; the interpreter's own exit would wait.
     stuck: bool = False
+    #: Whether a WARN does not pass, however the run was begun.
+    read_strictly: bool = False
 
     @property
     def strict(self) -> bool:
         """Whether a WARN of the run, or of a part of it, ends with 1."""
+        if self.read_strictly:
+            return True
         parts = (self.header, *self.header["resumed"])
         return any(one["key"] == "strict" for part in parts for one in part["settings"] or ())
 

@@ -13,9 +13,11 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from sentinel.burnin.checks import measures
+from sentinel.burnin.checks.check import CheckResult
 from sentinel.burnin.checks.peers import Peers
 from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.verdict import Verdict, exit_code
+from sentinel.errors import ExitCode
 from sentinel.fleet import report
 from sentinel.fleet.fleet_checks import NodeGroup
 from sentinel.fleet.node_names import fold_names
@@ -136,7 +138,7 @@ def junit_xml(fleet: FleetVerdict) -> str:
     # The format wants a time of each suite: that of a missing node is the run's.
     started = fleet.run.started if fleet.run is not None else min(began, default=None)
     for number, node in enumerate(fleet.nodes):
-        root.append(_suite(node, number, started))
+        root.append(_suite(node, number, started, strict=fleet.strict))
     if fleet.wrong_number:
         suite = _new_suite("nodes", len(fleet.nodes), "fleet", started)
         add_result(add_case(suite, "fleet", "nodes", 0.0), "error", fleet.wrong_number, "Missing")
@@ -165,8 +167,11 @@ def _new_suite(name: str, number: int, hostname: str, time: datetime | None) -> 
     return suite
 
 
-def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
-    """Build the suite of a node; its first case is the node itself."""
+def _suite(node: FleetNode, number: int, started: datetime | None, *, strict: bool) -> Element:
+    """Build the suite of a node; its first case is the node itself.
+
+    It has a failure or an error if the fleet does not pass because of the node.
+    """
     hostname = node.name if node.result is None else node.result.node.hostname
     time = started if node.result is None else node.result.run.started
     suite = _new_suite(node.name, number, hostname, time)
@@ -181,20 +186,35 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     elif node.incomplete:
         add_result(case, "error", "; ".join(node.reasons), "NotTested")
     else:
-        SubElement(case, "system-out").text = clean("; ".join((node.word, *node.reasons)))
+        text = "; ".join((node.word, *node.reasons))
+        by_gpus = node.verdict in {gpu.verdict for gpu in node.gpus}
+        _add_verdict(case, Verdict.PASS if by_gpus else node.verdict, text, node.bad, strict=strict)
+    # A node off the list that has not failed says nothing of the fleet.
+    counts = not node.unlisted or bool(node.refused)
     for gpu in node.gpus:
         case = add_case(suite, group, f"GPU {gpu.gpu.index} {gpu.gpu.uuid}", gpu.gpu.duration_s)
         text = "; ".join((gpu.verdict.value, *gpu.reasons))
-        match gpu.verdict:
-            case Verdict.FAIL:
-                severity = gpu.bad[0].severity.value if gpu.bad else "unknown"
-                add_result(case, "failure", text, severity)
-            case Verdict.INCOMPLETE | Verdict.NOT_APPLICABLE:
-                add_result(case, "skipped", text)
-            case _:
-                SubElement(case, "system-out").text = clean(text)
+        if counts:
+            _add_verdict(case, gpu.verdict, text, gpu.bad, strict=strict)
+        else:
+            SubElement(case, "system-out").text = clean(text)
     count_cases(suite, seconds)  # its GPUs work at the same time
     return suite
+
+
+def _add_verdict(
+    case: Element, verdict: Verdict, text: str, bad: Sequence[CheckResult], *, strict: bool
+) -> None:
+    """Add the result of a case: what makes the exit code 1 is a failure, 3 an error."""
+    match exit_code(verdict, strict=strict):
+        case ExitCode.FAIL:
+            add_result(case, "failure", text, bad[0].severity.value if bad else "unknown")
+        case ExitCode.INCOMPLETE:
+            add_result(case, "error", text, "NotTested")
+        case _ if verdict is Verdict.NOT_APPLICABLE:
+            add_result(case, "skipped", text)
+        case _:
+            SubElement(case, "system-out").text = clean(text)
 
 
 # --- the page --------------------------------------------------------------------------------

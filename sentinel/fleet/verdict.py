@@ -133,6 +133,13 @@ class FleetVerdict:
     thresholds: Thresholds
     #: The file of other thresholds than those of the run; None if it is judged by its own.
     judged_again_by: str | None = None
+    #: Whether a WARN does not pass, however the run was begun.
+    read_strictly: bool = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether a WARN ends with 1."""
+        return self.read_strictly or (self.run is not None and self.run.strict)
 
     @cached_property
     def gpus(self) -> tuple[FleetGpu, ...]:

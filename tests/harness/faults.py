@@ -662,6 +662,10 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
                "sw_thermal_slowdown for a tenth of one steady phase, 2 % by its counter",
                both(after(software_thermal_throttled_s=6.0), SLOWED_TENTH), FAIL,
                "throttle.software_thermal", source=_VIOLATION, sizes=(1,), phases=CYCLES)
+    yield kind("sw-thermal-unlike",
+               "sw_thermal_slowdown in all readings of one steady phase, and none by its counter",
+               telemetry(f"{STEADY}-2", reasons=["sw_thermal_slowdown"]), WARN,
+               "throttle.software_thermal", source=_VIOLATION, phases=CYCLES)
     yield kind("hw-thermal-time", "2 % of the time throttled by the hardware",
                after(hardware_thermal_throttled_s=5.0), FAIL, "throttle.hardware_thermal",
                source=_VIOLATION, moments=(AFTER,))

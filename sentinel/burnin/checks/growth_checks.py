@@ -86,7 +86,7 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
     except Unjudged:
         if not reason:
             raise
-        return _sampled(evidence, limits, reason)
+        return _sampled(evidence, limits, reason, "no counter of it")
     own = grown.least
     text = f"{own:g} s in {evidence.time}"
     if limits and others:
@@ -98,25 +98,31 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str, reason: str = "
     possible = evidence.per_second(grown.least, beside_others=True)
     found = evidence.judge_rate(evidence.per_second(own), possible, limits, text)
     if limits and reason and found.status in {Status.PASS, Status.WARN}:
-        sampled = _sampled(evidence, limits, reason)
+        counted = f"its counter has {grown.least:g} s in {evidence.time}"
+        sampled = _sampled(evidence, limits, reason, counted)
         if sampled.status is Status.FAIL:
-            # A counter that has grown does not say in which phase.
+            # A counter that has grown does not say in which phase; one that has not contradicts.
             status = Status.WARN if found.status is Status.PASS else Status.FAIL
-            judged = f"{sampled.evidence}, which grew: {text}"
-            found = replace(sampled, status=status, evidence=judged)
+            found = replace(sampled, status=status)
     return grown.judged(found)
 
 
-def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str) -> Judgement:
-    """Judge the share of the time by the readings under load, where no counter has it.
+def _sampled(evidence: GrowthEvidence, limits: Limits, reason: str, counted: str) -> Judgement:
+    """Judge the share of the time by the readings under load.
 
     Of the whole run and of each steady phase, the worst decides.
+
+    Args:
+        evidence: The GPU.
+        limits: Of the share.
+        reason: What readings call it.
+        counted: What its counter says.
     """
     parts = [part for part in evidence.throttled(reason) if part[2]]
     if not parts:
         return untested("neither counters of the time nor readings under load are known")
     seconds, readings, total = max(parts, key=lambda part: part[0] / part[2])
-    text = f"{readings} readings under load, for {seconds:,.0f} of {total:,.0f} s; no counter of it"
+    text = f"{readings} readings under load, for {seconds:,.0f} of {total:,.0f} s; {counted}"
     text = "; ".join(filter(None, (text, evidence.seen(reason))))
     found = by_limits(seconds / total, limits, text)
     if found.status is Status.FAIL and readings < _READINGS:

@@ -17,6 +17,7 @@ from sentinel.burnin.checks.node_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.daemon.acknowledgement import acknowledge, count_of
 from sentinel.cli.daemon.known_cards import (
+    ACCEPTED,
     REQUIRED,
     Card,
     Requirement,
@@ -172,6 +173,7 @@ def command(
     shown = [] if requirement is None else [card for card in cards if card.uuid in unmet]
     lines = itertools.chain(
         _lines(cards),
+        _doubts(cards) if requirement is None else (),
         (
             f"{requirement}: {': '.join(filter(None, (_standing(card), unmet[card.uuid])))}"
             for card in shown
@@ -316,6 +318,16 @@ def _lines(cards: Sequence[Card]) -> Iterator[str]:
                 f"{name}: {count_of(results)} acknowledged {when} by {results.by}{outcome}:"
                 f" {results.reason}"
             )
+
+
+def _doubts(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield why burn-ins that a GPU has passed prove nothing."""
+    for card in cards:
+        last = card.burnin
+        if last is not None and last.verdict in ACCEPTED and last.no_proof is not None:
+            name = card.uuid if card.index is None else f"GPU {card.index}"
+            proof = f"the {last.verdict} of {last.plan} proves nothing"
+            yield printable(f"{name}: {proof}: {last.no_proof}")
 
 
 def _hours(seconds: float) -> str:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TextIO
@@ -411,12 +411,12 @@ def report(
         print(file=stream)
     if found is None or given is not None or expectation.text:
         found = _judge(fleet, given, collected, expectation)
+    found = replace(found, read_strictly=strict)
     print_report(FORMATS[form](found), output, painted=form == "text")
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
     sys.stdout.flush()
-    strict = strict or (found.run is not None and found.run.strict)
-    return int(exit_code(found.verdict, strict=strict))
+    return int(exit_code(found.verdict, strict=found.strict))
 
 
 @dataclass(frozen=True)

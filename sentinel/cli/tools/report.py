@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,15 @@ def command(
             sign(folder, key)
         if verify:
             click.echo(_verified(folder, signers), err=form != "text" or output is not None)
-        report = stored_report(folder)
+        report = _strictly(stored_report(folder), strict=strict)
         text, verdict = _read_stored(form, None, report, folder)
         print_report(text, output, painted=form == "text")
         sys.stdout.flush()
-        return int(exit_code(verdict, strict=strict or bool(report.get("strict"))))
-    found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
+        return int(exit_code(verdict, strict=bool(report.get("strict"))))
+    found = [
+        replace(judge_run(RunFolder(path=folder), thresholds), read_strictly=strict)
+        for folder in folders
+    ]
     if both:
         print_report(_comparison(found, form), output, painted=False)
         sys.stdout.flush()
@@ -129,12 +133,18 @@ def command(
     if said is not None and verdict is not _worst(said, verdict):
         # A copy of the folder has no earlier runs beside it, for example.
         folder = RunFolder(path=folders[0])
-        text, verdict = _read_stored(form, found[0], read_object(folder.report), folder)
+        report = _strictly(read_object(folder.report), strict=strict)
+        text, verdict = _read_stored(form, found[0], report, folder)
         click.echo(f"sentinel: warning: {said} stands: so says the run's own report", err=True)
     print_report(text, output, painted=form == "text")
-    code = exit_code(verdict, strict=strict or found[0].strict)
+    code = exit_code(verdict, strict=found[0].strict)
     sys.stdout.flush()
     return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
+
+
+def _strictly(report: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
+    """Let a WARN of a stored report not pass, in each format; a run that was begun so stays so."""
+    return {**report, "strict": True} if strict else report
 
 
 def _read_stored(

@@ -126,6 +126,16 @@ def test_a_run_that_is_recorded_has_no_verdict_yet(runs: Path) -> None:
     assert not (runs / "other" / "report.json").exists()
 
 
+def test_a_pass_that_proves_nothing_says_why(runs: Path) -> None:
+    write(runs, "PASS")
+    assert "proves nothing" not in invoke().out
+    report_of(RUNS["FAIL"], runs / "later")
+    (runs / "later" / "report.json").write_text("{")
+    done = invoke()
+    assert "proves nothing: the report of" in done.out
+    assert "may be a FAIL" in done.out
+
+
 @mostly_long("gone", ["run.json", "counters.json", "events.jsonl", "samples.jsonl"])
 def test_after_a_run_that_cannot_be_judged_no_earlier_one_is_a_proof(runs: Path, gone: str) -> None:
     """Two files of it are gone: its report is the other one."""

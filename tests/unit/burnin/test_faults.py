@@ -87,6 +87,15 @@ def test_a_pass_says_what_the_rates_were_not_compared_with(
     assert said in report_object(judged)["meaning"]
 
 
+def test_a_slowdown_that_its_counter_lacks_has_both_figures(tmp_path: Path) -> None:
+    row = next(row for row in ROWS if row.kind.name == "sw-thermal-unlike")
+    bad = row.node().judge(tmp_path / "run").gpus[BAD]
+    (reason,) = (one for one in bad.reasons if one.startswith("throttle.software_thermal"))
+    assert "readings under load" in reason
+    assert "; its counter has 0 s in " in reason
+    assert "no counter" not in reason
+
+
 def test_a_job_beside_the_run_changes_no_verdict(tmp_path: Path) -> None:
     kind = next(kind for kind in KINDS if kind.name == "only-nvml")
     healthy = Fault(kind=kind, moment=MIDDLE, gpus=4, beside=True)

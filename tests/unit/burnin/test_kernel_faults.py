@@ -69,6 +69,20 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ),
     ("mce: [Hardware Error]: Machine check events logged", ("host.machine_check", "")),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0", ("host.memory", "")),
+    (
+        "mlx5_core 0000:1a:00.0: pcie_event:(pid 9): Detected insufficient power on the PCIe slot",
+        ("host.adapter", "0000:1a:00.0"),
+    ),
+    (
+        "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+        ("host.adapter", "0000:5c:00.0"),
+    ),
+    (
+        "mlx5_core 0000:41:00.1: temp_warn:170:(pid 0): High temperature on sensors with bit set",
+        ("host.adapter", "0000:41:00.1"),
+    ),
+    ("mlx5_core 0000:1a:00.0: PCIe slot advertised sufficient power (27W).", None),
+    ("mlx5_core 0000:5c:00.0: Port module event: module 0, Cable unplugged", None),
     # NVSwitch: the word in the line is the severity, the number is not.
     (f"{SWITCH}20034, Fatal, Link 30 LTSSM Fault Up", ("sxid.fatal", "0000:c1:00.0")),
     (f"{SWITCH}20034, Non-fatal, Link 30 LTSSM Fault Up", ("sxid.non_fatal", "0000:c1:00.0")),
@@ -187,6 +201,17 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     (f"{PORT}pciehp: Slot(16): Link Down", ("aer.link_down", "0000:3a:01.0")),
     (f"{PORT}pciehp: Slot(16-1): Card not present", ("aer.link_down", "0000:3a:01.0")),
     (f"{PORT}pciehp: Slot(16): Link Up", None),
+    # Linux before 5.2, as of RHEL 7 and 8.
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Link Down", ("aer.link_down", "0000:3a:01.0")),
+    ("pciehp 0000:02:05.0:pcie24: slot(6): Link Down event", ("aer.link_down", "0000:02:05.0")),
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Card not present", ("aer.link_down", "0000:3a:01.0")),
+    ("pciehp 0000:3a:01.0:pcie004: Slot(16): Link Up", None),
+    ("pciehp 0000:3a:01.0:pcie004: service driver pciehp loaded", None),
+    (
+        "dpc 0000:3a:01.0:pcie010: DPC containment event, status:0x1f01 source:0x0000",
+        ("aer.contained", "0000:3a:01.0"),
+    ),
+    ("dpc 0000:3a:01.0:pcie010: DPC error containment capabilities: Int Msg #0, RPExt+", None),
     ("NVRM: _kgspIsHeartbeatTimedOut: Heartbeat timed out, diff 5200", ("nvrm.gsp", "")),
     ("NVRM: Timeout after 6s of waiting for RPC response from GPU0 GSP!", ("nvrm.gsp", "")),
     ("NVRM: The NVIDIA probe routine failed for 1 device(s).", ("nvrm.probe_failed", "")),
@@ -282,6 +307,8 @@ REPEATED = (
         "knvlink: ",
         "nvidia 0000:3b:00.0: AER: ",
         "GSP timed NVRM: ",
+        "mlx5_core 0000:1a:00.0: ",
+        "Port module event[error]: a, ",
     ),
     f"DPC: {'a' * 40}",
 )
@@ -472,6 +499,13 @@ RUNS: list[tuple[list[str], dict[str, Any], tuple[str, str, str]]] = [
     ([f"{SWITCH}12028, Correctable, Link 32"], {}, ("PASS", "PASS", "PASS")),
     ([OF_GPU], {}, ("PASS", "FAIL", "FAIL")),
     ([f"{PORT}AER: device recovery failed"], {}, ("PASS", "PASS", "FAIL")),
+    (
+        ["mlx5_core 0000:1a:00.0: Port module event[error]: module 0, Cable, High Temperature"],
+        {},
+        ("PASS", "PASS", "WARN"),
+    ),
+    (["pciehp 0000:0a:02.0:pcie004: Slot(2): Link Down"], PATHS, ("PASS", "FAIL", "FAIL")),
+    (["pciehp 0000:80:01.0:pcie004: Slot(9): Link Down"], PATHS, ("PASS", "PASS", "WARN")),
     # A port: its GPU's if that is known, both GPUs' if both are below it, else the node's.
     (["pcieport 0000:0a:02.0: AER: device recovery failed"], {}, ("PASS", "PASS", "FAIL")),
     (["pcieport 0000:0a:02.0: AER: device recovery failed"], PATHS, ("PASS", "FAIL", "FAIL")),

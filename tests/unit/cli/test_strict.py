@@ -18,6 +18,7 @@ from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.example_run import RUNS, ExampleRun
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.parameters import mostly_long
+from tests.harness.report_formats import parsed_suites
 
 pytestmark = pytest.mark.usefixtures("own_environment")
 
@@ -83,6 +84,20 @@ def test_a_run_that_was_begun_so_is_judged_so_later(tmp_path: Path, cli: Command
     assert 'failures="1"' in cli("report", str(tmp_path / "run"), "--junit", code=1).out
     RUNS["WARN"].write(tmp_path / "other")
     assert 'failures="1"' not in cli("report", str(tmp_path / "other"), "--junit").out
+
+
+@pytest.mark.parametrize("verdict", RUNS)
+@pytest.mark.parametrize("stored", ["", "--stored"])
+def test_junit_is_green_if_and_only_if_the_exit_code_is_0(
+    verdict: str, stored: str, tmp_path: Path, cli: CommandLine
+) -> None:
+    RUNS[verdict].write(tmp_path / "run")
+    for strict in ("", "--strict"):
+        code = int(exit_code(Verdict(verdict), strict=bool(strict)))
+        words = ["report", str(tmp_path / "run"), "--junit", *filter(None, (stored, strict))]
+        suites = parsed_suites(cli(*words, code=code).out)
+        red = [suite for suite in suites if {suite.get("failures"), suite.get("errors")} != {"0"}]
+        assert bool(red) == bool(code), words
 
 
 def test_a_fleet_that_was_begun_so_is_judged_so(tmp_path: Path, cli: CommandLine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from sentinel.burnin.verdict import exit_code
 from sentinel.fleet.formats import FORMATS, common_prefix
 from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, outliers
@@ -226,9 +228,28 @@ def test_junit_has_a_suite_for_each_node_and_a_case_for_each_gpu(fleet: FleetVer
     assert kinds["node-0000"] == ["system-out"] * 9
     assert kinds["node-0001"] == ["system-out"] * 2 + ["failure"] + ["system-out"] * 6
     assert kinds["node-0004"] == kinds["node-0005"] == ["error"]
-    assert kinds["node-0006"] == ["system-out", "skipped"] + ["system-out"] * 7
+    assert kinds["node-0006"] == ["system-out", "error"] + ["system-out"] * 7
     assert kinds["node-0007"] == ["failure"] * 9
     assert kinds["node-0008"] == ["system-out", "skipped"] + ["system-out"] * 7
+
+
+@pytest.mark.parametrize("by", ["", "--strict"])
+@pytest.mark.parametrize("verdict", ["PASS", "WARN", "N/A", "INCOMPLETE", "FAIL"])
+def test_junit_is_green_if_and_only_if_the_exit_code_is_0(
+    verdict: str, by: str, fleets: Fleets
+) -> None:
+    found = replace(fleets.judged(nodes=3, verdicts={1: verdict}), read_strictly=bool(by))
+    text = FORMATS["junit"](found)
+    red = [suite for suite in parsed_suites(text) if suite.findall(".//failure/..")]
+    red += [suite for suite in parsed_suites(text) if suite.findall(".//error/..")]
+    code = exit_code(found.verdict, strict=found.strict)
+    assert [suite.get("name") for suite in red] == (["node-0001"] if code else []), verdict
+
+
+def test_junit_shows_a_verdict_that_is_of_no_gpu_at_its_node(fleets: Fleets) -> None:
+    report = fleets.report(1) | {"verdict": "INCOMPLETE"}
+    _, suite, _ = parsed_suites(FORMATS["junit"](fleets.judged(nodes=3, reports={1: report})))
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
 
 
 def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(fleets: Fleets) -> None:
