@@ -90,6 +90,8 @@ _HOST = (
         ),
     ),
 )
+#: Where in a driver a line comes from: the same line comes again with another PID.
+_THREAD = re.compile(r"\b\w{1,60}:(?:\d{1,6}:)?\(pid \d{1,10}\): ")
 #: Of a record of errors that the firmware has handled: the severity, and a PCIe device or memory.
 _FIRMWARE = re.compile(
     r"\{(?P<record>\d{1,9})\}\[Hardware Error\]: {1,8}"
@@ -163,7 +165,7 @@ def parse_fault(line: str, at: float) -> KernelFault | None:
         return _pcie_fault(line, at)
     for kind, pattern in _HOST:
         if (match := pattern.search(line)) is not None:
-            text = line[match.start() :][:MAX_TEXT].strip()
+            text = _THREAD.sub("", line[match.start() :])[:MAX_TEXT].strip()
             device = match.groupdict().get("device") or ""
             return KernelFault(kind=kind, device=device, at=at, text=text)
     where = line.find("NVRM: ")

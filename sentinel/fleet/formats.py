@@ -178,19 +178,19 @@ def _suite(node: FleetNode, number: int, started: datetime | None, *, strict: bo
     group = f"fleet.{node.name}"
     seconds = node.result.run.duration_s if node.result is not None else 0.0
     case = add_case(suite, group, "node", seconds)
+    # A node off the list that has not failed says nothing of the fleet.
+    counts = not node.unlisted or bool(node.refused)
     own = [result for result in node.bad if result.status.value == "fail"]
     if node.missing:
         add_result(case, "error", f"missing: {node.missing}", "Missing")
     elif own:
         add_result(case, "failure", "; ".join(node.reasons), own[0].severity.value)
-    elif node.incomplete:
+    elif node.incomplete and counts:
         add_result(case, "error", "; ".join(node.reasons), "NotTested")
     else:
         text = "; ".join((node.word, *node.reasons))
-        by_gpus = node.verdict in {gpu.verdict for gpu in node.gpus}
+        by_gpus = not counts or node.verdict in {gpu.verdict for gpu in node.gpus}
         _add_verdict(case, Verdict.PASS if by_gpus else node.verdict, text, node.bad, strict=strict)
-    # A node off the list that has not failed says nothing of the fleet.
-    counts = not node.unlisted or bool(node.refused)
     for gpu in node.gpus:
         case = add_case(suite, group, f"GPU {gpu.gpu.index} {gpu.gpu.uuid}", gpu.gpu.duration_s)
         text = "; ".join((gpu.verdict.value, *gpu.reasons))

@@ -74,7 +74,7 @@ class NvmlXids:
         nvml = self._nvml
         with translating(self._nvml):
             try:
-                event = nvml.nvmlEventSetWait_v2(self._set, round(timeout_s * 1000))
+                event = nvml.nvmlEventSetWait_v2(self._set, math.ceil(timeout_s * 1000))
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     return None

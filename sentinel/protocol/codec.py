@@ -307,7 +307,7 @@ class MessageStream:
         self.ended = False
         self._unsent = memoryview(b"")
         #: Whole messages that the next flush begins.
-        self._held = b""
+        self._held = bytearray()
         self._received = bytearray()
 
     @property
@@ -345,7 +345,7 @@ class MessageStream:
         try:
             while self._unsent or self._held:
                 if not self._unsent:
-                    self._unsent, self._held = memoryview(self._held), b""
+                    self._unsent, self._held = memoryview(self._held), bytearray()
                 self._unsent = self._unsent[self.channel.send(self._unsent) :]
         except BlockingIOError:
             return False

@@ -85,7 +85,7 @@ class ApiChild(Child):
         """Send, and have the loop wake up when there is room for the rest."""
         try:
             return send()
-        except ConnectionError:  # a message to a child that has exited counts as sent
+        except OSError:  # a message to a child that has exited counts as sent
             return True
         finally:
             if self._stream.blocked != self._waits:
@@ -244,7 +244,8 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         while self._pending:
             key, message = next(iter(self._pending.items()))
             if child is not None and not self._send(child, message):
-                break
+                self._blocked = True  # although there may be room by now: nothing passes these
+                return
             del self._pending[key]
             self._has_state = self._has_state or isinstance(message, HostView)
         self._blocked = child is not None and not child.flush()
@@ -269,8 +270,6 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
                 text = f"clients do not see a part of the state: {error.what}"
                 self._warnings.append(ServiceWarning(about="channel", text=text))
             self._too_large.add(key)
-            return True
-        except OSError:  # the channel is closed
             return True
         self._too_large.discard(key)
         return sent

@@ -54,9 +54,16 @@ Chooser = Callable[[str], str | None]
 #: How long a terminal without a reader may delay the exit.
 LOG_FLUSH_TIMEOUT_S = 2.0
 
+#: How many sets of files are remembered for the next wait.
+_MAX_POLLS = 8
+
 
 class HostClock:
     """The host's clocks: the monotonic one for measurements, local time for people."""
+
+    def __init__(self) -> None:
+        #: By the files to wait for, which hardly ever change: each wait would register them all.
+        self._polls: dict[tuple[int, ...], select.poll] = {}
 
     def now(self) -> float:
         """Read the monotonic time in seconds."""
@@ -70,18 +77,18 @@ class HostClock:
         """Draw a random number from 0 to 1."""
         return random.random()  # noqa: S311 - spreads pauses, not a secret
 
-    def __init__(self) -> None:
-        self._files: list[int] = []
-        #: For these files, which hardly ever change: five waits a second would register them.
-        self._poll = select.poll()
-
     def wait(self, files: Sequence[int], timeout: float) -> bool:
         """Wait until one of ``files`` is readable, at most ``timeout`` seconds."""
-        if files != self._files:
-            self._files, self._poll = list(files), select.poll()
+        chosen = tuple(files)
+        poll = self._polls.get(chosen)
+        if poll is None:
+            poll = select.poll()
             for file in files:
-                self._poll.register(file, select.POLLIN)
-        return bool(self._poll.poll(math.ceil(max(0.0, timeout) * 1000)))
+                poll.register(file, select.POLLIN)
+            if len(self._polls) == _MAX_POLLS:
+                self._polls.clear()
+            self._polls[chosen] = poll
+        return bool(poll.poll(math.ceil(max(0.0, timeout) * 1000)))
 
 
 def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -> ExitCode:

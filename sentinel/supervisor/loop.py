@@ -44,8 +44,8 @@ MAX_LOOK_PAUSE_S = 0.1
 #: Readings are gathered for so long while nothing is held, in seconds.
 GATHER_S = 0.02
 #: The longest sleep beside a child and without one, in seconds. A SIGSTOP shows as late waking:
-#: sleeping at most this long bounds the error. Without a child, a stop of two seconds is noticed
-#: before a driver's call counts as hung, after three.
+#: sleeping at most this long bounds the error. Without a child, a stop of less than two seconds may
+#: go unnoticed: what counts from a stop has limits of five seconds and more.
 MAX_SLEEP_S, MAX_IDLE_SLEEP_S = 0.2, 1.0
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0

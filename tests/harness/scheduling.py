@@ -30,9 +30,10 @@ class SharedSetupScheduling(LoadScopeScheduling):  # type: ignore[misc]
         nodeid = self.registered_collections[node][item_index]
         scope = self._split_scope(nodeid)
         units = self.assigned_work[node]
-        units[scope][nodeid] = True
-        if all(units[scope].values()):
-            del units[scope]
+        if scope in units:  # a test may be reported twice
+            units[scope][nodeid] = True
+            if all(units[scope].values()):
+                del units[scope]
         self._reschedule(node)
 
 

@@ -143,7 +143,7 @@ def command(
 
 
 def _strictly(report: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
-    """Let a WARN of a stored report not pass, in each format; a run that was begun so stays so."""
+    """Let a WARN of a stored report not pass in JSON and JUnit, either; a run begun so stays so."""
     return {**report, "strict": True} if strict else report
 
 

@@ -10,7 +10,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,38 @@ def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
     assert [type(one) for one in late] == [HostView, CommandReply, CommandReply, LogRecord]
     assert late[0].at == 2.0  # of two views only the newer is sent
     assert [one.number for one in late[1:3]] == [1, 2]
+
+
+class ReadWhenFull:
+    """A channel whose reader makes room as soon as it was found full."""
+
+    def __init__(self, channel: socket.socket, read: Callable[[], object]) -> None:
+        self._channel, self._read = channel, read
+
+    def send(self, data: memoryview) -> int:
+        """Send what there is room for."""
+        try:
+            return self._channel.send(data)
+        except BlockingIOError:
+            self._read()
+            raise
+
+
+def test_no_event_passes_a_view_that_found_the_channel_full_for_a_moment(
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
+) -> None:
+    service, (child,) = deaf
+    got: list[Any] = []
+    kinds = (HostView, LogRecord)
+    service.send(replace(HOST, driver="x" * 300_000))
+    full = ReadWhenFull(child.channel, lambda: got.extend(heard(child.theirs, kinds)))
+    child._stream.channel = full  # type: ignore[assignment]
+    service.send(replace(HOST, at=2.0))
+    service.publish({"event": "of the state at 2.0"})
+    for _ in range(20):
+        service.collect()
+        got += heard(child.theirs, kinds)
+    assert [type(one) for one in got] == [HostView, HostView, LogRecord]
 
 
 def test_log_records_during_a_reply_are_not_lost(

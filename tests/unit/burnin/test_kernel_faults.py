@@ -733,3 +733,9 @@ def test_an_error_of_the_host_warns_of_the_node_and_accuses_no_gpu(
     assert found.value == (kind or "none")
     assert (found.status is Status.WARN) is (kind is not None)
     assert all(gpu.verdict == "PASS" for gpu in judged.gpus)
+
+
+def test_a_line_of_an_adapter_is_the_same_whatever_thread_wrote_it() -> None:
+    line = "mlx5_core 0000:41:00.1: temp_warn:170:(pid {}): High temperature on sensors"
+    texts = {not_none(parse_fault(line.format(pid), 1.0)).text for pid in (0, 4711)}
+    assert texts == {"mlx5_core 0000:41:00.1: High temperature on sensors"}

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.verdict import exit_code
 from sentinel.fleet.formats import FORMATS, common_prefix
 from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, outliers
-from sentinel.fleet.verdict import FleetVerdict
+from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_fleet import Fleets, node_report
 from tests.harness.parameters import mostly_long
 from tests.harness.report_formats import ROOT, Parsed, closed, parsed_suites, schema_problems
@@ -250,6 +251,18 @@ def test_junit_shows_a_verdict_that_is_of_no_gpu_at_its_node(fleets: Fleets) -> 
     report = fleets.report(1) | {"verdict": "INCOMPLETE"}
     _, suite, _ = parsed_suites(FORMATS["junit"](fleets.judged(nodes=3, reports={1: report})))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_an_incomplete_node_off_the_list_fails_no_junit_of_a_fleet_that_passes(
+    fleets: Fleets,
+) -> None:
+    report = fleets.report(1) | {"verdict": "INCOMPLETE"}
+    files = fleets.read(nodes=3, reports={1: report})
+    nodes = [replace(node, unlisted=number == 1) for number, node in enumerate(files.nodes)]
+    found = judge_fleet(replace(files, run=None, nodes=tuple(nodes)), Thresholds())
+    assert exit_code(found.verdict, strict=False) == 0
+    suites = parsed_suites(FORMATS["junit"](found))
+    assert {(suite.get("failures"), suite.get("errors")) for suite in suites} == {("0", "0")}
 
 
 def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(fleets: Fleets) -> None:

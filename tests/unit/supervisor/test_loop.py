@@ -78,7 +78,7 @@ def test_a_stop_outside_the_wait_counts_as_well(
         monkeypatch.setattr(world.supervisor, "_notify", stop)
     world.run(lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
-    assert STOP_S - MAX_IDLE_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
+    assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
 
 
 def _paused(world: World) -> State:

@@ -87,6 +87,5 @@ def test_a_record_for_an_api_process_that_is_reaped_meanwhile_is_no_error() -> N
     child._room.close()  # by the loop, while the thread of the log sends
     assert child.send(record)
     child.channel.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        child.send(record)
+    assert child.send(record)
     other.close()
