@@ -47,7 +47,7 @@ def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def foreign_process(registry: Registry, gpu: int, size: int = CONTEXT_BYTES) -> Iterator[None]:
     """Let this process use memory of a simulated GPU, which a sentinel leaves to it meanwhile."""
     with closing(registry.attach(registry.gpus()[gpu].uuid)) as used:
-        used.allocate(size)
+        assert used.allocate(size)
         yield
 
 
@@ -285,8 +285,11 @@ class SimulatedHost(GpuHost):
 
     @contextmanager
     def loaded_job(self, context_s: float) -> Iterator[Job]:
-        """Provide a foreign job that needs 97 % of a GPU, so long after its :meth:`Job.start`."""
-        words = ("--json", "--memory", "97%", "--context", f"{context_s:.2f}s", "--for", "1s")
+        """Provide a foreign job that needs 97 % of a GPU, so long after its :meth:`Job.start`.
+
+        It keeps what it got until the end.
+        """
+        words = ("--json", "--memory", "97%", "--context", f"{context_s:.2f}s", "--for", "1h")
         with self._started([sys.executable, "-c", LOADED_JOB, *words]) as job:
             assert "loaded" in not_none(job.process.stdout).readline()
             yield job

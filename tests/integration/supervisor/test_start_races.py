@@ -36,12 +36,13 @@ def test_newcomers_get_their_memory_at_every_moment_of_a_start(
 ) -> None:
     simulated.registry.set_timing(simulated.uuid(), TIMING)
     flags = (*QUICK, "--workload", "units", "--standby", standby)
-    got = {}
     with simulated.sentinel(1, *flags) as sentinel:
         sentinel.wait_for("stressor.ready")  # the first start reads files that the next ones find
-        interrupt(simulated, sentinel, standby)
+        with foreign_process(simulated.registry, 0, NOT_IDLE_BYTES):
+            wait_until_handed_over(sentinel, standby)
         lasts_s = sentinel.wait_for("stressor.ready", count=2)["start_s"]
-        interrupt(simulated, sentinel, standby)
+        with foreign_process(simulated.registry, 0, NOT_IDLE_BYTES):
+            wait_until_handed_over(sentinel, standby)
         for number in range(MOMENTS):
             moment = round((number + 0.5) / MOMENTS * lasts_s, 2)
             with simulated.loaded_job(CONTEXT_S) as newcomer:
@@ -49,18 +50,15 @@ def test_newcomers_get_their_memory_at_every_moment_of_a_start(
                 assert starting["standby"] == (standby == "on")
                 time.sleep(moment)  # no event marks it, and no outcome depends on it
                 newcomer.start()
-                got[moment] = newcomer.got_memory()
-                interrupt(simulated, sentinel, standby)
+                assert newcomer.got_memory(), f"at {moment} s of a start of {lasts_s:.1f} s"
+                wait_until_handed_over(sentinel, standby)
         yields = [event for event in sentinel.events if event["event"] == "gpu.yielding"]
-    assert got == dict.fromkeys(got, True), f"moments of a start of {lasts_s:.1f} s"
     interrupted = [event["stressor"] for event in yields].count("STARTING")
     assert interrupted > MOMENTS / 3, "most newcomers came after the start"
 
 
-def interrupt(simulated: SimulatedHost, sentinel: SentinelProcess, standby: str) -> None:
-    """Use the GPU until it was handed over and, where there are standbys, the next one is ready."""
-    starts = sentinel.names().count("stressor.starting")
-    with foreign_process(simulated.registry, 0, NOT_IDLE_BYTES):
-        sentinel.wait_for("gpu.handed_over", count=starts)
-        if standby == "on":
-            sentinel.wait_for_process("sentinel: standby, becomes")
+def wait_until_handed_over(sentinel: SentinelProcess, standby: str) -> None:
+    """Wait for it and, where there are standbys, until the next one is ready."""
+    sentinel.wait_for("gpu.handed_over", count=sentinel.names().count("stressor.starting"))
+    if standby == "on":
+        sentinel.wait_for_process("sentinel: standby, becomes")
