@@ -36,6 +36,7 @@ from sentinel.burnin.run_folder import RunFolder, digest
 from sentinel.burnin.timeline import Span, absences, span
 from sentinel.burnin.verdict import (
     MEANING,
+    STRICT_WARN,
     GpuVerdict,
     Verdict,
     first_reason,
@@ -256,7 +257,7 @@ def _reason(run: Judged, cut: str | None) -> str:
         texts += [f"phases not done: {', '.join(undone)}"] if undone else []
         return f"{meaning} ({'; '.join(texts)})" if texts else meaning
     if run.verdict is Verdict.WARN and run.strict:
-        meaning = f"{meaning}, which does not pass (--strict)"
+        meaning = STRICT_WARN
     first = first_reason(run.gpus, run.node)
     return meaning if first is None or cut is not None else f"{meaning}: {first}"
 

@@ -62,6 +62,8 @@ MEANING: Mapping[Verdict, str] = {
     Verdict.PASS: "everything was done, and no fault was found",
     Verdict.NOT_APPLICABLE: "too little was done for a PASS, and no fault was found",
 }
+#: What a WARN means where it does not pass.
+STRICT_WARN = f"{MEANING[Verdict.WARN]}, which does not pass (--strict)"
 
 EXIT_CODES: Mapping[Verdict, ExitCode] = {
     Verdict.FAIL: ExitCode.FAIL,

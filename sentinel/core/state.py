@@ -231,7 +231,7 @@ class KeptFree:
 
     #: The administrative state, as in :class:`sentinel.protocol.views.GpuView`.
     admin: str
-    #: The rule of the :class:`sentinel.core.occupancy.Ruling` that forbids a stressor.
+    #: The rule of the :class:`sentinel.core.ruling.Ruling` that forbids a stressor.
     rule: str
     reason: str
     since: float | None = None

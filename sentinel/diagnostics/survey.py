@@ -11,7 +11,7 @@ from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.node import starts
 from sentinel.core.observation import Call, Observation, ProbeFacts
-from sentinel.core.occupancy import Ruling
+from sentinel.core.ruling import Ruling
 from sentinel.core.state import Probe
 from sentinel.errors import EndedEarlyError
 from sentinel.protocol.commands import Given

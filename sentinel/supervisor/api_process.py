@@ -1,4 +1,4 @@
-"""The API process and its replacements: commands in; views, results and log records out."""
+"""The API process and its replacements: commands in; views, replies and log records out."""
 
 from __future__ import annotations
 

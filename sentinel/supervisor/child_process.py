@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: spawn, messages, exit, SIGKILL to the whole session, reaping.
+"""Child processes of the supervisor: spawn, messages, exit, SIGKILL to the group, reaping.
 
 Nothing here blocks, but for ``close``. Exits are seen by pidfd, because multiprocessing's own
 sentinel stays silent while a grandchild holds its pipe.

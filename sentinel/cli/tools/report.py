@@ -18,7 +18,7 @@ from sentinel.burnin.formats import FORMATS, stored_report
 from sentinel.burnin.manifest import check_manifest, sign, signer
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run, read_object
-from sentinel.burnin.verdict import Verdict, exit_code
+from sentinel.burnin.verdict import MEANING, STRICT_WARN, Verdict, exit_code
 from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import (
@@ -143,8 +143,11 @@ def command(
 
 
 def _strictly(report: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
-    """Let a WARN of a stored report not pass in JSON and JUnit, either; a run begun so stays so."""
-    return {**report, "strict": True} if strict else report
+    """Let a WARN of a stored report not pass in any format; a run that was begun so stays so."""
+    if not strict or report.get("strict"):
+        return report
+    meaning = str(report.get("meaning", "")).replace(MEANING[Verdict.WARN], STRICT_WARN)
+    return {**report, "strict": True, "meaning": meaning}
 
 
 def _read_stored(

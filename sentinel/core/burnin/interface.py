@@ -14,7 +14,7 @@ from sentinel.core.burnin.progress import Burnin, Group
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.command_result import Accepted
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Ruling
+from sentinel.core.ruling import Ruling
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields
 from sentinel.protocol.commands import COUNTS, CancelBurnin, Command, StartBurnin

@@ -18,7 +18,6 @@ from sentinel.core import (
     health,
     lifecycle,
     newcomer,
-    occupancy,
     start_memory,
     teardown,
 )
@@ -26,7 +25,7 @@ from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
 from sentinel.core.node import serving_processes
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Ruling
+from sentinel.core.ruling import ALLOWED, Ruling, idle_enough, is_fresh, may_start
 from sentinel.core.state import Shutdown, State, each_gpu, kept_free
 from sentinel.core.step import Start, Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
@@ -95,7 +94,7 @@ def _indistinguishable(case: _Case) -> Ruling | None:
 
 def _occupancy(case: _Case) -> Ruling | None:
     """Start only on a GPU that is idle for long enough and has no other stressor."""
-    found = occupancy.may_start(case.gpu_state, case.reading, case.now, case.own)
+    found = may_start(case.gpu_state, case.reading, case.now, case.own)
     if found.allowed or found.rule == "idle.wait":
         return _after_pause(case) or (None if found.allowed else found)
     return _with_recovery(found, case)
@@ -235,7 +234,7 @@ def rulings(state: State, seen: Observation) -> dict[str, Ruling]:
 
     A GPU that is kept free comes first, then the GPU's own rules, then the rules over all GPUs.
     """
-    of_node = node_denial(state, seen) or occupancy.ALLOWED
+    of_node = node_denial(state, seen) or ALLOWED
     return {
         uuid: _first(_FORBID_START, _case(state, gpu_state, seen)) or of_node
         for uuid, gpu_state in state.gpu_states.items()
@@ -330,7 +329,7 @@ def _is_ready(case: _Case) -> bool:
     """Check whether a GPU is held, or idle for long enough to be."""
     if case.gpu_state.is_live:
         return True
-    waits = occupancy.idle_enough(case.gpu_state, case.reading, case.now, case.own)
+    waits = idle_enough(case.gpu_state, case.reading, case.now, case.own)
     return waits is None and _after_pause(case) is None
 
 
@@ -443,7 +442,7 @@ def _clear_one(state: State, seen: Observation) -> Step[State]:
             continue  # the ruling has this time
         # Even a short context is none on a GPU that is kept free.
         kept = kept_free(state, gpu_state) is not None
-        if kept or not occupancy.is_fresh(reading, seen.now, own):
+        if kept or not is_fresh(reading, seen.now, own):
             continue
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
         leaking = replace(gpu_state, leak=leak)

@@ -13,7 +13,7 @@ from sentinel.core.burnin import interface as burnin
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
 from sentinel.core.node import sessions, starts
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Ruling, by_stressor
+from sentinel.core.ruling import Ruling, by_stressor
 from sentinel.core.state import State, kept_free
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading

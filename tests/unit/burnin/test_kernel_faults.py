@@ -206,6 +206,10 @@ LINES: list[tuple[str, tuple[str, str] | None]] = [
     ("pciehp 0000:02:05.0:pcie24: slot(6): Link Down event", ("aer.link_down", "0000:02:05.0")),
     ("pciehp 0000:3a:01.0:pcie004: Slot(16): Card not present", ("aer.link_down", "0000:3a:01.0")),
     ("pciehp 0000:3a:01.0:pcie004: Slot(16): Link Up", None),
+    (
+        "pciehp 0000:3a:01.0:pcie004: Slot(16): Link Down event ignored; already powering off",
+        None,
+    ),
     ("pciehp 0000:3a:01.0:pcie004: service driver pciehp loaded", None),
     (
         "dpc 0000:3a:01.0:pcie010: DPC containment event, status:0x1f01 source:0x0000",

@@ -83,6 +83,9 @@ def test_a_run_that_was_begun_so_is_judged_so_later(tmp_path: Path, cli: Command
     assert "which does not pass (--strict)" in shown.splitlines()[0]
     assert 'failures="1"' in cli("report", str(tmp_path / "run"), "--junit", code=1).out
     RUNS["WARN"].write(tmp_path / "other")
+    for words in ([], ["--stored"]):
+        shown = cli("report", str(tmp_path / "other"), "--strict", *words, code=1).out
+        assert shown.count("which does not pass (--strict)") == 1
     assert 'failures="1"' not in cli("report", str(tmp_path / "other"), "--junit").out
 
 
