@@ -6,8 +6,10 @@ import sys
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    from sentinel.cli.main import run_command_line
-
+    try:
+        from sentinel.cli.main import run_command_line
+    except KeyboardInterrupt:  # nothing has begun
+        return 130
     return run_command_line(sys.argv[1:])
 
 

@@ -187,24 +187,27 @@ async def stressors_gone(views: Views, gpus: tuple[str, ...], deadline: float) -
         raise ProblemError(Code.TIMEOUT, f"Still held: {held}.")
 
 
-async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
-    """Wait until a reading shows these GPUs without a stressor and without foreign processes.
+async def gpus_free(views: Views, granted: Reservation, deadline: float) -> None:
+    """Wait until a reading shows reserved GPUs without a stressor and without foreign processes.
 
     Raises:
-        ProblemError: A GPU is not free at ``deadline`` or is lost, or the daemon ended.
+        ProblemError: A GPU is not free at ``deadline`` or is lost, or the reservation or the daemon
+            ended.
     """
-    lost: str | None = None
+    gpus, why = granted.gpus, ""
 
     def is_settled() -> bool:
-        nonlocal lost
-        lost = too_many_lost(views, gpus, len(gpus))
-        return lost is not None or not _filter(views, gpus, _is_used)
+        nonlocal why
+        why = too_many_lost(views, gpus, len(gpus)) or ""
+        if views.grant(Reservation, granted.id) is None:
+            why = "The reservation ended, as after its time, before the memory was free."
+        return bool(why) or not _filter(views, gpus, _is_used)
 
     if not await views.until(is_settled, deadline):
         used = _describe(_filter(views, gpus, _is_used))
         raise ProblemError(Code.TIMEOUT, f"{used}: not free yet.")
-    if lost is not None:
-        raise ProblemError(Code.CONFLICT, lost)
+    if why:
+        raise ProblemError(Code.CONFLICT, why)
 
 
 def too_many_lost(views: Views, gpus: tuple[str, ...], count: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -266,6 +267,28 @@ def _prepare(folder: Path, remedy: str) -> None:
         folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
     _check_trusted(folder, remedy)
     _check_writable(folder, remedy)
+
+
+def own_places(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Places:
+    """Compute the paths of what is to be started, as :func:`places` does.
+
+    Raises:
+        ConfigError: As :func:`places`; or the simulated GPUs belong to another user.
+    """
+    if simulated is not None:
+        with contextlib.suppress(OSError):  # the folder is made later
+            check_own_simulation(simulated)
+    return places(environ, uid, simulated)
+
+
+def check_own_simulation(folder: Path) -> None:
+    """Refuse the simulated GPUs of another user.
+
+    Raises:
+        ConfigError: They belong to another user.
+        OSError: The folder is missing, or cannot be read.
+    """
+    check_own(folder, f"Set {SIMULATED} to a folder of your own.")
 
 
 def check_own(folder: Path, remedy: str) -> os.stat_result:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sentinel.host.device_order import INFORMATION, information
-from sentinel.host.paths import SIMULATED
+from sentinel.host.paths import SIMULATED, check_own_simulation
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
@@ -119,8 +119,12 @@ class Registry:
         """Create ``folder`` with at least ``count`` GPUs of ``total`` bytes.
 
         Existing GPUs stay as they are, with their processes.
+
+        Raises:
+            ConfigError: The folder belongs to another user.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        check_own_simulation(folder)
         if not (folder / "namespace").exists():
             _write(folder / "namespace", Path("/proc/self/ns/pid").stat().st_ino)
         for index in range(count):

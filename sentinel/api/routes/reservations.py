@@ -148,7 +148,7 @@ async def _gpus_granted(context: ApiContext, by: Caller, id_: str, deadline: flo
     granted = views.grant(Reservation, id_)
     if granted is None:
         raise ProblemError(Code.CONFLICT, "The request was ended while it waited.")
-    await gpus_free(views, granted.gpus, deadline)
+    await gpus_free(views, granted, deadline)
 
 
 def _check(body: ReservationRequest, by: Caller) -> None:

@@ -54,7 +54,7 @@ from sentinel.host import simulation
 from sentinel.host.daemon_lookup import daemons_sharing
 from sentinel.host.daemon_lookup import locate as locate_daemon
 from sentinel.host.golden_store import locate
-from sentinel.host.paths import places
+from sentinel.host.paths import own_places, places
 from sentinel.host.regular_file import why_foreign
 
 #: The options of the short help: they are for a burn-in, or say on what it runs.
@@ -185,7 +185,7 @@ def _find_host(simulate: int | None, resume: Path | None) -> _Host:
         ConfigError: There is no such run, or it is another user's.
     """
     daemon, simulated = _daemon_and_gpus(simulate)
-    state = places(os.environ, os.getuid(), simulated).shared
+    state = own_places(os.environ, os.getuid(), simulated).shared
     host = _Host(daemon=daemon, simulate=simulate, simulated=simulated, state=state)
     if resume is None:
         return host

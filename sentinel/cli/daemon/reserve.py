@@ -61,14 +61,16 @@ def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
     What has not changed is repeated on a terminal only.
     """
     last_place: int | None = None
+    began: datetime | None = None
 
     def report(one: ReservationInfo) -> None:
-        nonlocal last_place
+        nonlocal last_place, began
+        began = min(began or one.since, one.since)  # it is that of the grant later
         is_first, is_known = last_place is None, one.place == last_place
         if is_known and not is_interactive(sys.stderr):
             return
         last_place = one.place
-        lines = [f"sentinel: {_describe_wait(one, with_time=not is_first)}"]
+        lines = [f"sentinel: {_describe_wait(one, None if is_first else began)}"]
         with contextlib.suppress(SentinelError):  # the place is worth a line without them
             lines += _obstacles(client.status(), one)
         click.echo("\n".join(map(printable, lines)), err=True)
@@ -76,10 +78,12 @@ def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
     return None if quiet else report
 
 
-def _describe_wait(one: ReservationInfo, *, with_time: bool) -> str:
+def _describe_wait(one: ReservationInfo, began: datetime | None) -> str:
     """Describe what a request has so far, and how long it has waited for the rest."""
-    seconds = round((datetime.now(UTC) - one.since).total_seconds())
-    waited = f"after {format_duration(max(0, seconds))}, still " if with_time else ""
+    waited = ""
+    if began is not None:
+        seconds = round((datetime.now(UTC) - began).total_seconds())
+        waited = f"after {format_duration(max(0, seconds))}, still "
     if one.place:
         where = f"request {one.id}, place {one.place} in the queue"
         return f"{waited}waiting for {wish_of(one)} ({where})"

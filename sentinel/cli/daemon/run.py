@@ -36,7 +36,7 @@ from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import registry, simulation
 from sentinel.host.daemon_lookup import list_daemons
 from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, Places, places, prepare, prepare_log
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, Places, own_places, prepare, prepare_log
 from sentinel.host.process_setup import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.host.unprivileged import look_up
@@ -346,7 +346,7 @@ def _goes_to_journal(*, detached: bool) -> bool:
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
     """Return the options of the API, at the paths of this user or of the simulated GPUs."""
     folder = simulation.default_folder() if simulate is not None else None
-    where = with_chosen_log(places(os.environ, os.getuid(), folder), sources)
+    where = with_chosen_log(own_places(os.environ, os.getuid(), folder), sources)
     file = str(sources.file) if sources.file is not None else None
     return Serve(places=where, file=file, detached=detached)
 

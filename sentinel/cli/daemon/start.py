@@ -37,7 +37,7 @@ from sentinel.errors import (
     ServiceError,
 )
 from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import SIMULATED, Places, check_own, places
+from sentinel.host.paths import SIMULATED, Places, own_places
 from sentinel.host.registry import running
 from sentinel.host.simulation import Registry, default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
@@ -327,10 +327,7 @@ def _places(*, simulated: bool) -> Places:
         ConfigError: The simulated GPUs belong to another user.
     """
     folder = default_folder().absolute() if simulated else None
-    with contextlib.suppress(OSError):  # it is made later
-        if folder is not None:
-            check_own(folder, f"Set {SIMULATED} to a folder of your own.")
-    return places(os.environ, os.getuid(), folder)
+    return own_places(os.environ, os.getuid(), folder)
 
 
 def _settled_pid(where: Places) -> int | None:

@@ -15,8 +15,9 @@ from sentinel.config.gpu_selection import (
     select_gpus,
 )
 from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.host.daemon_lookup import find_simulation
 from sentinel.host.device_order import cuda_order_of_this_host
-from sentinel.host.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_count, format_indices
 
@@ -66,7 +67,8 @@ def read_shown(
         simulated: Whether they are simulated.
 
     Raises:
-        ConfigError: The value has numbers, and CUDA does not report which GPUs they are.
+        ConfigError: The value has numbers, and CUDA does not report which GPUs they are; or several
+            daemons have simulated GPUs, and none is chosen.
     """
     order = _order(value, managed, simulated=simulated)
     if order is None and needs_cuda_order(value):
@@ -89,7 +91,7 @@ def _order(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> tuple[st
         None if CUDA does not answer, or if that does not matter.
     """
     if simulated:
-        return pci_order(Registry(default_folder()).gpus()) or None
+        return pci_order(Registry(find_simulation()).gpus()) or None
     if not needs_cuda_order(value) and not value.startswith("GPU-"):
         return None  # shows no GPU
     if {gpu.uuid for gpu in managed}.issuperset(value.split(",")):

@@ -34,6 +34,7 @@ from sentinel.host import simulation
 from sentinel.host.daemon_lookup import find_simulation
 from sentinel.host.paths import SIMULATED
 from sentinel.host.process_setup import DEMO_JOB, set_process_title
+from sentinel.host.regular_file import file_errors
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 
@@ -80,7 +81,8 @@ def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -
         )
     (chosen, *_) = select_gpus((gpu,), registry.gpus())
     set_process_title(f"sentinel demo job on GPU {chosen.index}", DEMO_JOB)
-    membership = registry.attach(chosen.uuid)
+    with file_errors(f"the simulated GPUs in {registry.folder} cannot be used"):
+        membership = registry.attach(chosen.uuid)
     report = _Report(chosen, text=text)
     if not _grow(membership, report, grows):
         return int(ExitCode.FAIL)

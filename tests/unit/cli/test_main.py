@@ -7,16 +7,30 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
 
+from sentinel.__main__ import main
 from sentinel.cli.main import COMMANDS, sentinel_command
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
+from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
 from tests.harness.document_programs import document_program
 from tests.harness.programs import run_program
+
+
+def test_ctrl_c_while_the_commands_are_imported_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "sentinel.cli.main", Interrupted("main"))
+    assert main() == ExitCode.INTERRUPTED
 
 
 def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:

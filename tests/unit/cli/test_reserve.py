@@ -62,7 +62,8 @@ def test_a_wait_is_repeated_with_its_time_on_a_terminal_alone(
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     report = not_none(place_reporter(cast("Client", _Daemon()), quiet=False))
-    for place, minutes in ((2, 0.02), (2, 1), (1, 2), (1, 3), (0, 3)):
+    for place, minutes in ((2, 0.02), (2, 1), (1, 2), (1, 3), (0, 0)):
+        # Those of a reservation are counted from its grant on.
         report(_request(place, minutes, gpus=() if place else ("GPU-a", "GPU-b")))
     text = stream.getvalue()
     heads = [line for line in text.splitlines() if line.startswith("sentinel: ")]

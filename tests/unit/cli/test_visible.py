@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from sentinel.cli.daemon import visible
-from sentinel.cli.daemon.visible import restrict
+from sentinel.cli.daemon.visible import read_shown, restrict
 from sentinel.client import Status
 from sentinel.errors import ConfigError, NoSuchGpuError
+from sentinel.host.simulation import Registry
 from sentinel.protocol.gpu import Gpu
 
 A, B, C = UUIDS = tuple(f"GPU-{letter * 8}" for letter in "abc")
@@ -84,3 +86,12 @@ def test_cards_of_which_the_daemon_has_none_are_refused(
         restrict(_status(), "0", 1, ())
     with pytest.raises(NoSuchGpuError, match=r"GPU 0-1 requested, but .* shows GPU 0 of this"):
         restrict(_status(), "0,1", None, ("0", "1"))
+
+
+def test_numbers_of_simulated_gpus_are_those_of_the_daemon_that_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "find_simulation", lambda: tmp_path)
+    names = [gpu.uuid for gpu in Registry.create(tmp_path, 3).gpus()]
+    shown, _ = read_shown("2,0", Registry(tmp_path).gpus(), simulated=True)
+    assert shown == {names[0], names[2]}

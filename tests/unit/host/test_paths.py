@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, places
+from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, own_places, places
+from sentinel.host.simulation import Registry
 
 HOME = {"HOME": "/home/ann"}
 USER = {**HOME, "XDG_RUNTIME_DIR": "/run/user/1000"}
@@ -90,3 +92,14 @@ def test_a_socket_path_that_is_too_long_is_an_error_with_its_length() -> None:
     check_length(Path("/" + "a" * (MAX_SOCKET_PATH_BYTES - 1)))
     with pytest.raises(ConfigError, match="has 109 bytes; at most 107 are allowed"):
         check_length(Path("/aa" + "\N{SNOWMAN}" * 35 + "a"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files away")
+def test_simulated_gpus_of_another_user_are_refused(tmp_path: Path) -> None:
+    assert own_places(USER, 0, tmp_path / "new").state == tmp_path / "new"
+    os.chown(tmp_path, 65534, 65534)
+    for use in (lambda: own_places(USER, 0, tmp_path), lambda: Registry.create(tmp_path, 1)):
+        with pytest.raises(ConfigError, match="belongs to uid 65534, not to uid 0") as refused:
+            use()
+        assert refused.value.remedy == "Set SENTINEL_SIM_DIR to a folder of your own."
+    assert not list(tmp_path.iterdir())
