@@ -38,7 +38,7 @@ export function duration(seconds) {
   if (minutes < 60) return amount(minutes, "min");
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return amount(hours, "h") + (minutes % 60 ? `\u00a0${amount(minutes % 60, "min")}` : "");
-  return `${amount(Math.floor(hours / 24), "d")}\u00a0${amount(hours % 24, "h")}`;
+  return amount(Math.floor(hours / 24), "d") + (hours % 24 ? `\u00a0${amount(hours % 24, "h")}` : "");
 }
 
 export const percent = (share) => (known(share) ? amount(Math.round(share * 100), "%") : "?");
