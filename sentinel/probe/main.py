@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import traceback
 from dataclasses import replace
 
@@ -48,6 +49,9 @@ from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, slo
 
 _TITLE = "sentinel: probe, reads GPUs"
 _SPARE_TITLE = "sentinel: spare probe, replaces the probe when that ends"
+
+#: The interval of the looks at the order of the GPUs, in seconds.
+ORDER_EVERY_S = 10.0
 
 
 def run(
@@ -113,7 +117,7 @@ def _read(
         return
     publisher.send_last(inventory)
     scheduler = ReadScheduler(lambda error: _end(publisher, error))
-    listing = functools.partial(_list_again, driver, publisher)
+    order = _Order(driver, publisher, inventory)
     services = SharedServices(
         driver=driver,
         inflight_calls=announcements,
@@ -122,7 +126,7 @@ def _read(
         stamps=Stamps(stamps.detach(), MAX_GPUS),
         wake=scheduler.wake,
         # In a thread: it calls other GPUs, too.
-        list_again=lambda: threading.Thread(target=listing, name="list", daemon=True).start(),
+        list_again=lambda: threading.Thread(target=order.read, name="list", daemon=True).start(),
     )
     readers = [
         Reader(uuid=uuid, place=place, spec=spec, services=services)
@@ -135,6 +139,8 @@ def _read(
     # In a thread: the driver call that returns a device node may hang like any other.
     watching = (driver, [r for r in readers if r.uuid not in spec.skip], scheduler)
     threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
+    if not spec.skip:  # it calls every GPU
+        threading.Thread(target=order.follow, name="order", daemon=True).start()
     xids = XidWatch(driver, publisher)
     xids.start()
     _follow_watches(channel, readers, scheduler, xids)
@@ -150,10 +156,33 @@ def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCa
     return Inventory(gpus=gpus[:MAX_GPUS], driver=version)
 
 
-def _list_again(driver: Driver, publisher: Publisher) -> None:
-    """Send the indices that the driver has now."""
-    with contextlib.suppress(DriverError):  # then those of the start are shown
-        publisher.send_last(Listed(indices={gpu.uuid: gpu.index for gpu in driver.gpus(())}))
+class _Order:
+    """The indices that the driver has, which a loss changes, and cards that come or move.
+
+    Args:
+        driver: The driver.
+        publisher: Sends them when they have changed.
+        inventory: Those of the start.
+    """
+
+    def __init__(self, driver: Driver, publisher: Publisher, inventory: Inventory) -> None:
+        self._driver = driver
+        self._publisher = publisher
+        self._indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+
+    def read(self) -> None:
+        """Send the indices if they are not those that were sent last."""
+        with contextlib.suppress(DriverError):  # then those of the start are shown
+            indices = {gpu.uuid: gpu.index for gpu in self._driver.gpus(())}
+            if indices != self._indices:
+                self._indices = indices
+                self._publisher.send_last(Listed(indices=indices))
+
+    def follow(self) -> None:
+        """Read them from time to time."""
+        while True:
+            time.sleep(ORDER_EVERY_S)
+            self.read()
 
 
 def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:

@@ -21,7 +21,7 @@ class Inventory:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """The indices that NVML has now, after a GPU was lost or has come back; by UUID."""
+    """The indices that NVML has now, if they have changed; by UUID."""
 
     indices: Mapping[str, int]
 

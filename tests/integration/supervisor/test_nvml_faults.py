@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -236,14 +237,16 @@ def test_a_pid_that_no_process_can_have_is_a_foreign_process(nvml: NvmlHost) -> 
         assert "stressor.stopped" not in sentinel.names(1)
 
 
+def ask(nvml: NvmlHost, *words: str) -> tuple[int, str]:
+    """Run a command; return its exit code, and its output without line breaks."""
+    done = run_program(sys.executable, "-m", "sentinel", *words, env=nvml.environment())
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
 def test_a_number_never_means_another_gpu_than_that_of_nvidia_smi(nvml: NvmlHost) -> None:
     """After a loss, nvidia-smi's GPU 0 is the second card."""
     first, second = nvml.uuid(0), nvml.uuid(1)
-
-    def command(*words: str) -> tuple[int, str]:
-        done = run_program(sys.executable, "-m", "sentinel", *words, env=nvml.environment())
-        return done.returncode, " ".join((done.stdout + done.stderr).split())
-
+    command = partial(ask, nvml)
     with nvml.sentinel(2, *QUICK, "--paused", api=True) as sentinel:
         eventually(lambda: command("pause", "0")[0] == 0)
         nvml.inject(order=(1,))
@@ -260,3 +263,17 @@ def test_a_number_never_means_another_gpu_than_that_of_nvidia_smi(nvml: NvmlHost
         nvml.inject()
         sentinel.wait_for("gpu.fault_over", gpu=0)
         eventually(lambda: command("pause", "1")[0] == 0)
+
+
+@pytest.mark.long
+def test_a_number_means_no_other_gpu_when_the_order_changes(nvml: NvmlHost) -> None:
+    """No GPU is lost: a card may have come back at another address."""
+    with nvml.sentinel(2, *QUICK, "--paused", api=True):
+        eventually(lambda: ask(nvml, "pause", "0")[0] == 0)
+        nvml.inject(order=(1, 0))
+        eventually(lambda: "nvidia-smi has it as 1 now" in ask(nvml, "status")[1])
+        code, text = ask(nvml, "pause", "0")
+        assert code != 0, text
+        assert "nvidia-smi has it as 1 now" in text
+        nvml.inject()
+        eventually(lambda: ask(nvml, "pause", "0")[0] == 0)
