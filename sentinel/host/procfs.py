@@ -81,6 +81,12 @@ def read_stat(pid: int | str) -> ProcessStat | None:
     )
 
 
+def living_in_session(session: int) -> list[int]:
+    """List the PIDs of the living processes of a session. It reads all of /proc, some 20 ms."""
+    stats = (read_stat(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+    return [stat.pid for stat in stats if stat and stat.session == session and stat.alive]
+
+
 def read_usage(pid: int | str) -> Usage | None:
     """Read the usage of ``pid``, or None if there is no such process alive."""
     line = _line(pid)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ MAX_SET_ASIDE = 5
 
 #: As many links as the kernel follows in one path.
 _MAX_LINKS = 40
+
+#: Tags and a permission in an access control list: linux/posix_acl.h.
+_ACL_USER, _ACL_MASK, _ACL_WRITE = 0x02, 0x10, 0x02
 
 #: The remedy for such a run.
 BY_ITS_USER = (
@@ -296,6 +300,8 @@ def why_untrusted(
         if there.st_uid not in trusted and (there.st_dev, there.st_uid) != mapped:
             kind = "link" if stat.S_ISLNK(there.st_mode) else "folder"
             return f"the {kind} {done} belongs to uid {there.st_uid}"
+        if (why := _why_listed(done, trusted)) is not None:
+            return why
         if stat.S_ISLNK(there.st_mode):
             links += 1
             if links > _MAX_LINKS:
@@ -305,6 +311,21 @@ def why_untrusted(
             done = Path("/") if target.is_absolute() else done.parent
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
+    return None
+
+
+def _why_listed(path: Path, trusted: set[int]) -> str | None:
+    """Say which other user an access control list lets write a file or a folder, or None."""
+    try:
+        data = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
+    except OSError:  # it has none
+        return None
+    # After the version: the tag, the permissions and the user of each entry (posix_acl_xattr.h).
+    entries = list(struct.iter_unpack("<HHI", data[4:]))
+    mask = next((allowed for tag, allowed, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
+    for tag, allowed, uid in entries:
+        if tag == _ACL_USER and uid not in trusted and allowed & mask & _ACL_WRITE:
+            return f"the access control list of {path} lets uid {uid} write it"
     return None
 
 
@@ -327,6 +348,8 @@ def why_foreign(file: Path) -> str | None:
         for one, there in found:
             if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(file.parent):
                 return f"{one} belongs to uid {there.st_uid}"
+            if (why := _why_listed(one, {0, os.getuid()})) is not None:
+                return why
             is_sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
             if there.st_mode & stat.S_IWOTH and not is_sticky and not stat.S_ISLNK(there.st_mode):
                 return f"all users may write {one}"

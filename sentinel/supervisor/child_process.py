@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: spawn, messages, exit, SIGKILL to the group, reaping.
+"""Child processes of the supervisor: spawn, messages, exit, SIGKILL to what they forked, reaping.
 
 Nothing here blocks, but for ``close``. Exits are seen by pidfd, because multiprocessing's own
 sentinel stays silent while a grandchild holds its pipe.
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
 from sentinel.host.process_setup import SAFE_PATH, explain_exhaustion, group_signals_blocked
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import living_in_session, read_stat
 from sentinel.host.trusted_code import check_search_path
 from sentinel.protocol import codec
 
@@ -35,6 +35,9 @@ NOT_SPAWNED = 71
 
 #: Without it, a spawned interpreter searches the working directory before its own modules.
 _SAFE_PATH = {} if sys.flags.safe_path else {SAFE_PATH: "1"}
+
+#: How often the processes of a session are killed, which may fork meanwhile.
+_SESSION_ROUNDS = 5
 
 #: How long ``close`` waits for killed children, in seconds.
 _KILL_TIMEOUT_S = 1.0
@@ -75,6 +78,18 @@ def _change(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
+def _kill_of_session(pid: int, session: int) -> None:
+    """Send SIGKILL to a process if it is of this session; its PID may be another's meanwhile."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            stat = read_stat(pid)
+            if stat is not None and stat.session == session:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
 class Child:
     """One spawned process with its pidfd and the supervisor's end of its channel.
 
@@ -91,6 +106,8 @@ class Child:
     """
 
     _unreaped: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()
+    #: Whether it runs code of a user, which may give what it starts a group of its own.
+    runs_own_code = False
     #: The type of the channel's sockets.
     socket_type: ClassVar[socket.SocketKind] = socket.SOCK_SEQPACKET
 
@@ -135,7 +152,7 @@ class Child:
         """
         for child in list(cls._unreaped):
             if child.ended():
-                child.kill()
+                child._kill_rest()  # noqa: SLF001 - of this class
 
     def files(self) -> list[int]:
         """List the descriptors to wait for: the pidfd, and the channel while it is open."""
@@ -224,9 +241,20 @@ class Child:
             return True
         return False
 
-    def reap(self) -> int:
-        """Kill what the exited child left in its group, and return its exit code."""
+    def _kill_rest(self) -> None:
+        """Kill what the exited child left: in its group and, of own code, in its session."""
         self.kill()
+        rounds = _SESSION_ROUNDS if self.runs_own_code and not self._reaped() else 0
+        for _ in range(rounds):
+            left = living_in_session(self.pid)
+            for pid in left:
+                _kill_of_session(pid, self.pid)
+            if not left:
+                break
+
+    def reap(self) -> int:
+        """Kill what the exited child left, and return its exit code."""
+        self._kill_rest()
         self._unreaped.discard(self)
         code = self.process.exitcode
         os.close(self.pidfd)

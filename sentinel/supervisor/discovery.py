@@ -297,6 +297,7 @@ def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | 
     try:
         return select_gpus(options.config.gpus, visible), ignored
     except NoSuchGpuError as error:
-        source = next(v.source for v in reversed(options.given) if (v.key, v.gpu) == ("gpus", None))
-        error.what = f"{source}: {error.what}"
+        given = [value for value in options.given if (value.key, value.gpu) == ("gpus", None)]
+        if given:  # the last one holds
+            error.what = f"{given[-1].source}: {error.what}"
         raise

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sentinel.config.options import BUILT_IN
 from sentinel.core import newcomer
 from sentinel.core.gpu_state import Running
 from sentinel.core.observation import ChildFacts, OwnChild, ProcessFacts, WatchTimes
@@ -292,6 +293,8 @@ class StressorPool:
                 inherited = tuple(Inherited(fd) for fd in locks)
                 handle.start(generation, spec, Inherited(stamps.fd), inherited)
             handle.send(Lease(seconds=spec.lease))
+        if handle.child is not None:
+            handle.child.runs_own_code = spec.workload not in BUILT_IN
         identity = handle.child.identity if handle.child is not None else None
         self._stressors[gpu.uuid] = _Stressor(handle=handle, identity=identity, stamps=stamps)
 

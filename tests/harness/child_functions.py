@@ -15,11 +15,13 @@ from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 
 
-def fork_and_wait(_spec: object, channel: socket.socket, parent: int) -> None:
+def fork_and_wait(group: str, channel: socket.socket, parent: int) -> None:
     """Lead a session, fork a process that ignores its end, and send its PID."""
     setup_child_process(parent, "a test that forks")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     forked = os.fork()
+    if group == "its own":
+        os.setpgid(forked, 0)
     if forked:
         channel.sendall(str(forked).encode())
     time.sleep(600)

@@ -210,6 +210,12 @@ def selftest(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str,
     return code, out, err
 
 
+@pytest.mark.usefixtures("registry")
+def test_a_gpu_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = selftest(capsys, "--gpus", "1")
+    assert (code, err.splitlines()[0]) == (4, "sentinel: no GPU matches '1'")
+
+
 @pytest.mark.long
 def test_exactly_the_injected_faults_are_found(
     capsys: pytest.CaptureFixture[str], registry: Registry

@@ -22,8 +22,12 @@ from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
-def test_what_a_child_has_forked_is_killed_when_the_child_that_was_killed_alone_is_reaped() -> None:
-    child = Child(fork_and_wait, None, (), {})
+@pytest.mark.parametrize("group", ["its parent's", "its own"])
+def test_what_a_child_has_forked_is_killed_when_the_child_that_was_killed_alone_is_reaped(
+    group: str,
+) -> None:
+    child = Child(fork_and_wait, group, (), {})
+    child.runs_own_code = group == "its own"
     child.channel.setblocking(True)
     forked = child.channel.recv(20).decode()
     child.kill_alone()

@@ -20,6 +20,7 @@ from sentinel.host.regular_file import (
     sync_folder,
     why_foreign,
 )
+from tests.harness.access_lists import allow
 from tests.harness.isolation import STRANGER
 
 
@@ -194,6 +195,15 @@ def test_a_file_that_all_may_write_is_foreign(file: Path) -> None:
     assert why_foreign(file) == f"all users may write {file.parent}"
     file.parent.chmod(0o1777)
     assert why_foreign(file) is None
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_a_file_that_an_access_list_lets_another_user_write_is_foreign(
+    file: Path, *, of_folder: bool
+) -> None:
+    listed = file.parent if of_folder else file
+    allow(listed, 4321, permissions=6)
+    assert why_foreign(file) == f"the access control list of {listed} lets uid 4321 write it"
 
 
 def test_a_link_is_foreign_but_one_to_the_folder(file: Path) -> None:

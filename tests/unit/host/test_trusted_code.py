@@ -16,6 +16,7 @@ from sentinel.host import trusted_code
 from sentinel.host.trusted_code import check_search_path, leave_out_untrusted
 from sentinel.stressor import main
 from sentinel.stressor.loader import load_workload
+from tests.harness.access_lists import allow
 
 OTHER = 4321
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
@@ -127,6 +128,25 @@ def test_code_that_all_users_may_write_may_not(
 ) -> None:
     (folder.parent / path).chmod(mode)
     assert why_refused(folder, module).startswith("all users may ")
+
+
+@pytest.mark.parametrize("path", ["code", "code/own.py"])
+def test_code_that_an_access_list_lets_another_user_write_may_not(folder: Path, path: str) -> None:
+    listed = folder.parent / path
+    allow(listed, OTHER, permissions=6)
+    assert why_refused(folder, "own") == (
+        f"the access control list of {listed} lets uid {OTHER} write it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("uid", "permissions", "mask"), [(OTHER, 5, 7), (OTHER, 6, 5), (0, 6, 7), (os.getuid(), 6, 7)]
+)
+def test_code_that_no_other_user_may_write_by_its_access_list_may(
+    folder: Path, uid: int, permissions: int, mask: int
+) -> None:
+    allow(folder / "own.py", uid, permissions=permissions, mask=mask)
+    assert load_workload(f"{folder}/own:work").__name__ == "work"
 
 
 def test_a_link_of_this_user_is_followed(folder: Path, tmp_path: Path) -> None:
