@@ -11,8 +11,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
-from urllib.parse import urlencode
 
+from sentinel.client.requester import number_of, query_of
 from sentinel.client.transport import Address, describe, stream_lines
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus
@@ -86,9 +86,9 @@ class EventStream(Iterator[EventInfo]):
         *,
         timeout: float,
     ) -> None:
-        parameters = {"since": since, "daemon": daemon}
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        path = f"/v1/events?{query}" if query else "/v1/events"
+        if since is not None:
+            number_of(since, "since", "the number of an event")
+        path = f"/v1/events{query_of(since=since, daemon=daemon)}"
         headers = {"Accept": "text/event-stream"}
         lines = stream_lines(address, path, headers, timeout, MAX_SILENCE_S, self._on_connect)
         self._lines = cast("Generator[str, None, None]", lines)
