@@ -382,6 +382,10 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
             {"temp_throttle": 70},
             "temp_normal is 75 and temp_throttle is 70\ntemp_normal must be below temp_throttle",
         ),
+        (
+            {"memory_optimal": 90, "memory_normal": 70},
+            "^memory_optimal, memory_normal: memory_optimal is 90% and memory_normal is 70%\n",
+        ),
         ({"temp_thottle": 70}, "temp_thottle: there is no such field; did you mean temp_throttle?"),
         ({"monitor_interval": 0}, "monitor_interval: 0 is below 1"),
         ({"temp_optimal": None}, "temp_optimal: null is not a number"),
