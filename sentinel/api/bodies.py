@@ -374,7 +374,9 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
         return f"the body is not JSON: {context['error']}"
     where = f"{name}{''.join(f'[{key!r}]' for key in keys)}"
     if kind == "extra_forbidden":
-        near = nearest(str(name), fields) if not keys else []
+        # A part of the name first: `id` is like `pid`, and stands for `allocation_id`.
+        longer = [field for field in fields if field.endswith(f"_{name}")]
+        near = (longer or nearest(str(name), fields)) if not keys else []
         return f"{where}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
     if kind == "missing":
         return f"{where} is missing"

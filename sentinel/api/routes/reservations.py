@@ -58,7 +58,7 @@ async def read_reservations(context: ContextDep) -> Reservations:
 
 
 @reservations.put(
-    "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 )
 async def reserve(
     id_: Annotated[ReservationId, Path(alias="id")],
@@ -79,7 +79,7 @@ async def reserve(
     return serializers.reservation(held, context.views, time.monotonic())
 
 
-@reservations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@reservations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def cancel_reservation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
@@ -199,7 +199,7 @@ async def read_allocations(
 
 
 @allocations.put(
-    "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 )
 async def allocate(
     id_: Annotated[AllocationId, Path(alias="id")],
@@ -222,7 +222,7 @@ async def allocate(
     return serializers.allocation(allocated, context.views, time.monotonic())
 
 
-@allocations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@allocations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def cancel_allocation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
