@@ -25,9 +25,10 @@ from sentinel.client.requester import (
     selectors,
     texts_of,
 )
-from sentinel.client.transport import exit_check, process_check
+from sentinel.client.transport import describe, exit_check, process_check
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import (
+    ConfigError,
     ConnectionLostError,
     NotRunningError,
     SentinelError,
@@ -269,10 +270,13 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ConflictError: Another burn-in runs.
             NoSuchGpuError: A GPU does not exist.
         """
-        earlier = {
-            uuid: {"phase": work.phase, "work": vars(work.work)}
-            for uuid, work in (done or {}).items()
-        }
+        try:
+            earlier = {
+                uuid: {"phase": work.phase, "work": vars(work.work)}
+                for uuid, work in (done or {}).items()
+            }
+        except (AttributeError, TypeError):
+            raise ConfigError(f"done: {describe(done)} is not earlier work by UUID") from None
         body = {
             "plan": plan,
             "gpus": selectors(gpus),

@@ -306,7 +306,12 @@ class Callbacks:
             self._by_name[name] = (*self._by_name.get(name, ()), callback)
 
     def remove(self, name: str, callback: Callback) -> None:
-        """Remove a callback, if it was added."""
+        """Remove a callback, if it was added.
+
+        Raises:
+            ConfigError: As for :meth:`add`, for the name.
+        """
+        _check_name(name)
         with self._lock:
             left = [known for known in self._by_name.get(name, ()) if known != callback]
             self._by_name[name] = tuple(left)
@@ -327,7 +332,7 @@ class Callbacks:
                     _log.exception("a callback for %r failed at %s", name, event.name)
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: object) -> None:
     """Check that there are events of this name, and that they are about a GPU.
 
     Raises:
@@ -335,10 +340,11 @@ def _check_name(name: str) -> None:
     """
     from sentinel.protocol.events import EVENTS, HOST_EVENTS  # the whole catalogue
 
-    if name in HOST_EVENTS:
+    known = name if isinstance(name, str) else None
+    if known in HOST_EVENTS:
         what = f"{name} is an event of the host; callbacks are for events of a GPU"
         raise ConfigError(what, "Follow events() for the events about the host.")
-    if name not in NAMES and name not in EVENTS:
+    if known not in NAMES and known not in EVENTS:
         allowed = f"The names are: {', '.join(NAMES)}, and those of events about a GPU, such as"
         raise ConfigError(f"there is no callback name {describe(name)}", f"{allowed} gpu.paused.")
 

@@ -230,7 +230,11 @@ class Monitor(AllocationVerbs):
         return register if callback is None else register(callback)
 
     def off(self, name: str, callback: Callback) -> None:
-        """Remove a callback."""
+        """Remove a callback, if it was added.
+
+        Raises:
+            ConfigError: As for :meth:`on`, for the name.
+        """
         self._callbacks.remove(name, callback)
 
     @property

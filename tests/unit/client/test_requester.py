@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import sentinel
 from sentinel.client import Client
-from sentinel.errors import ConfigError, NotRunningError
+from sentinel.errors import ConfigError, NotRunningError, SentinelError
 
 
 def fma(context: Any) -> None:
@@ -128,6 +129,41 @@ def test_what_cannot_be_sent_is_named_with_its_argument(
         call(client)
     assert str(refused.value).startswith(words)
     assert " at 0x" not in str(refused.value)
+
+
+#: Values of the parameters that a method requires, by their names.
+REQUIRED: dict[str, Any] = {
+    **dict.fromkeys(("id", "name", "plan", "reason"), "throttle"),
+    **dict.fromkeys(("gpu", "gpus", "selector"), 0),
+    "settings": {},
+    "size": "1GiB",
+    "callback": lambda _gpu, _event: None,
+}
+ODD = (fma, Burn(), [fma], {"a": fma}, "x", -1, 10**30, math.nan, math.inf, None, True, b"x")
+#: The verbs, without those that take the parts of a request.
+VERBS = [
+    (kind, name)
+    for kind in (Client, sentinel.Monitor)
+    for name, _ in inspect.getmembers(kind, inspect.isfunction)
+    if not name.startswith("_") and name not in {"request", "fetch", "put"}
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), VERBS)
+def test_every_error_of_a_verb_is_one_of_sentinel_whatever_it_is_given(
+    tmp_path: Path, kind: type, name: str
+) -> None:
+    owner = sentinel.connect(tmp_path / "s") if kind is Client else sentinel.Monitor(tmp_path / "s")
+    taken = inspect.signature(getattr(owner, name)).parameters
+    needed = {one: REQUIRED[one] for one, of in taken.items() if of.default is of.empty}
+    said = []
+    for parameter in taken:
+        for value in ODD:
+            try:
+                getattr(owner, name)(**{**needed, parameter: value})
+            except SentinelError as error:
+                said.append(str(error))
+    assert " at 0x" not in "\n".join(said)
 
 
 @pytest.mark.parametrize(
