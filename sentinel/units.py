@@ -16,6 +16,8 @@ _SIZES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+#: The longest time for which a daemon keeps something for a client or waits, in seconds: a year.
+MAX_TIME_S = 366 * 86_400
 _DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400"}
 _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*")
 _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
@@ -103,6 +105,18 @@ def parse_duration(text: str) -> float:
             raise ValueError(message)
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
+    return seconds
+
+
+def parse_lifetime(text: str) -> float:
+    """Parse a duration as :func:`parse_duration` does, of at most MAX_TIME_S.
+
+    Raises:
+        ValueError: The text is not a duration, or a longer one.
+    """
+    seconds = parse_duration(text)
+    if seconds > MAX_TIME_S:
+        raise ValueError(f"{text!r} is above {MAX_TIME_S // 86_400}d")
     return seconds
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import Annotated, Any, get_args
@@ -22,10 +24,8 @@ from sentinel.config.sources import nearest
 from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code, Problem
+from sentinel.units import MAX_TIME_S
 
-#: Upper bounds of waits and of lifetimes, in seconds: a day and a year.
-_DAY_S = 86_400
-_YEAR_S = 366 * _DAY_S
 #: More than the memory of any GPU; larger sizes are mistakes.
 _MAX_SIZE_BYTES = 2**50
 
@@ -48,11 +48,10 @@ Selectors = Annotated[
         " beginning, or PCI address; `all` selects all of them.",
     ),
 ]
-WaitS = Annotated[
-    float, Field(ge=0, le=_DAY_S, allow_inf_nan=False, description="Maximum wait in seconds.")
-]
+_Wait = Annotated[float, Field(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]
+WaitS = Annotated[_Wait | None, Field(description="Maximum wait in seconds; null is no limit.")]
 Seconds = Annotated[
-    float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False, description="Duration in seconds.")
+    float, Field(gt=0, le=MAX_TIME_S, allow_inf_nan=False, description="Duration in seconds.")
 ]
 ReservationId = Annotated[
     str,
@@ -216,9 +215,7 @@ class ReservationRequest(RequestModel):
         description="Required, unless it is `bound`; null, if it is given, means no limit.",
     )
     reason: str = Field(default="", max_length=200, pattern=_LINE)
-    wait_s: WaitS | None = Field(
-        default=30.0, description="Maximum wait in seconds; null is no limit."
-    )
+    wait_s: WaitS = 30.0
     bound: Bound = False
 
 
@@ -234,6 +231,11 @@ class AllocationRequest(RequestModel):
         description="Another process of the same user instead of the caller; Unix socket only.",
     )
     wait_s: WaitS = 30.0
+
+
+def deadline_of(wait_s: float | None) -> float:
+    """Return the time of the monotonic clock at which a wait from now on ends; None never ends."""
+    return time.monotonic() + (math.inf if wait_s is None else wait_s)
 
 
 class ProblemError(Exception):
@@ -372,7 +374,9 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
         return f"the body is not JSON: {context['error']}"
     where = f"{name}{''.join(f'[{key!r}]' for key in keys)}"
     if kind == "extra_forbidden":
-        near = nearest(str(name), fields) if not keys else []
+        # A part of the name first: `id` is like `pid`, and stands for `allocation_id`.
+        longer = [field for field in fields if field.endswith(f"_{name}")]
+        near = (longer or nearest(str(name), fields)) if not keys else []
         return f"{where}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
     if kind == "missing":
         return f"{where} is missing"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from sentinel.client.event_stream import EventStream
 from sentinel.client.requester import (
@@ -18,14 +17,18 @@ from sentinel.client.requester import (
     Requester,
     decode,
     find_address,
+    named,
+    number_of,
     path_part,
+    query_of,
     selector_of,
     selectors,
     texts_of,
 )
-from sentinel.client.transport import exit_check, process_check
+from sentinel.client.transport import describe, exit_check, process_check
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import (
+    ConfigError,
     ConnectionLostError,
     NotRunningError,
     SentinelError,
@@ -43,7 +46,7 @@ from sentinel.protocol.api_types import (
 )
 from sentinel.protocol.commands import EarlierWork
 from sentinel.protocol.problem import Code
-from sentinel.units import format_duration
+from sentinel.units import MAX_TIME_S, format_duration
 
 #: How long a daemon may take to start again, and how often that is checked, in seconds.
 START_S, _POLL_S = 90.0, 0.02
@@ -148,6 +151,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Raises:
             TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
+        number_of(wait, "wait")
         has_exited = None
         try:
             has_exited = exit_check(self, self.status().daemon.pid) if wait else None
@@ -176,7 +180,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ServiceError: The daemon has ended, and did not start again.
             TimedOutError: It does not answer after ``wait`` seconds. 0 does not wait.
         """
-        before = self.status().daemon if wait else None
+        before = self.status().daemon if number_of(wait, "wait") else None
         has_exited = None if before is None else process_check(self, before.pid)
         outcome = self._command("/v1/restart", {})
 
@@ -266,10 +270,13 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ConflictError: Another burn-in runs.
             NoSuchGpuError: A GPU does not exist.
         """
-        earlier = {
-            uuid: {"phase": work.phase, "work": vars(work.work)}
-            for uuid, work in (done or {}).items()
-        }
+        try:
+            earlier = {
+                uuid: {"phase": work.phase, "work": vars(work.work)}
+                for uuid, work in (done or {}).items()
+            }
+        except (AttributeError, TypeError):
+            raise ConfigError(f"done: {describe(done)} is not earlier work by UUID") from None
         body = {
             "plan": plan,
             "gpus": selectors(gpus),
@@ -289,9 +296,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Raises:
             ServiceError: None runs, or another one.
         """
-        given = {"id": id_, "reason": reason}
-        query = urlencode({name: text for name, text in given.items() if text is not None})
-        return self.fetch(Outcome, "DELETE", f"/v1/burnin?{query}")
+        return self.fetch(Outcome, "DELETE", f"/v1/burnin{query_of(id=id_, reason=reason)}")
 
     # --- GPUs --------------------------------------------------------------------------------
 
@@ -319,7 +324,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             "gpus": selectors(gpus),
             "seconds": seconds,
             "release": release or None,
-            "wait_s": wait,
+            "wait_s": min(number_of(wait, "wait"), MAX_TIME_S),
         }
         return self._command("/v1/pause", body, wait=wait)
 
@@ -346,7 +351,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ConflictError: No wrong results count against these GPUs.
             NoSuchGpuError: A GPU is not known.
         """
-        body = {"gpus": selectors(gpus), "reason": reason, "outcome": outcome}
+        body = {"gpus": named(gpus), "reason": reason, "outcome": outcome}
         return self._command("/v1/acknowledge", body)
 
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:

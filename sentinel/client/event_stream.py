@@ -11,8 +11,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
-from urllib.parse import urlencode
 
+from sentinel.client.requester import number_of, query_of
 from sentinel.client.transport import Address, describe, stream_lines
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus
@@ -86,9 +86,9 @@ class EventStream(Iterator[EventInfo]):
         *,
         timeout: float,
     ) -> None:
-        parameters = {"since": since, "daemon": daemon}
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        path = f"/v1/events?{query}" if query else "/v1/events"
+        if since is not None:
+            number_of(since, "since", "the number of an event")
+        path = f"/v1/events{query_of(since=since, daemon=daemon)}"
         headers = {"Accept": "text/event-stream"}
         lines = stream_lines(address, path, headers, timeout, MAX_SILENCE_S, self._on_connect)
         self._lines = cast("Generator[str, None, None]", lines)
@@ -306,7 +306,12 @@ class Callbacks:
             self._by_name[name] = (*self._by_name.get(name, ()), callback)
 
     def remove(self, name: str, callback: Callback) -> None:
-        """Remove a callback, if it was added."""
+        """Remove a callback, if it was added.
+
+        Raises:
+            ConfigError: As for :meth:`add`, for the name.
+        """
+        _check_name(name)
         with self._lock:
             left = [known for known in self._by_name.get(name, ()) if known != callback]
             self._by_name[name] = tuple(left)
@@ -327,7 +332,7 @@ class Callbacks:
                     _log.exception("a callback for %r failed at %s", name, event.name)
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: object) -> None:
     """Check that there are events of this name, and that they are about a GPU.
 
     Raises:
@@ -335,10 +340,11 @@ def _check_name(name: str) -> None:
     """
     from sentinel.protocol.events import EVENTS, HOST_EVENTS  # the whole catalogue
 
-    if name in HOST_EVENTS:
+    known = name if isinstance(name, str) else None
+    if known in HOST_EVENTS:
         what = f"{name} is an event of the host; callbacks are for events of a GPU"
         raise ConfigError(what, "Follow events() for the events about the host.")
-    if name not in NAMES and name not in EVENTS:
+    if known not in NAMES and known not in EVENTS:
         allowed = f"The names are: {', '.join(NAMES)}, and those of events about a GPU, such as"
         raise ConfigError(f"there is no callback name {describe(name)}", f"{allowed} gpu.paused.")
 

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from sentinel.client.client import Client, Status, connect
-from sentinel.client.requester import Gpus, selectors, text_of
+from sentinel.client.requester import Gpus, number_of, selectors, text_of
+from sentinel.client.transport import describe
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -179,7 +180,7 @@ class Hold:
 
     def _wait(self, timeout: float, what: str, is_done: Callable[[GpuStatus], bool]) -> Status:
         """Wait until the state has GPUs, and each of them is done."""
-        until = time.monotonic() + timeout
+        until = time.monotonic() + number_of(timeout, "timeout")
         why = "it has not started yet"
         while True:
             with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
@@ -251,7 +252,7 @@ def hold(
         flags: Further flags of ``sentinel run``, such as ``("--util", "50%")``.
 
     Raises:
-        ConfigError: ``gpus`` names no GPU.
+        ConfigError: ``gpus`` names no GPU, or an argument is of another type.
         SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, if the sentinel did not
             start: another one holds a GPU, or there is no such GPU or no driver.
 
@@ -264,7 +265,19 @@ def hold(
         command += ["--gpus", ",".join(selected)]
     if simulate is not None:
         command += ["--simulate", text_of(simulate, "simulate")]
-    return Hold([*command, *flags])
+    return Hold([*command, *flags_of(flags)])
+
+
+def flags_of(flags: object) -> list[str]:
+    """Convert a list of flags into texts.
+
+    Raises:
+        ConfigError: It is no list, such as one text, or has something else than texts and numbers.
+    """
+    if isinstance(flags, str) or not isinstance(flags, Iterable):
+        what = f"flags: {describe(flags)} is not a list"
+        raise ConfigError(what, "Write one such as ('--util', '50%').")
+    return [text_of(flag, "flags") for flag in flags]
 
 
 def private_sentinel(
@@ -303,7 +316,7 @@ def _start(
     """
     # Not the interfaces of the host's daemon, nor a daemon that commands of this user find.
     isolation = ["--private", *(word for flag in _INTERFACES for word in (flag, "off"))]
-    command = [*SENTINEL, "run", *isolation, *(text_of(flag, "flags") for flag in flags)]
+    command = [*SENTINEL, "run", *isolation, *flags_of(flags)]
     folder, lock = resources.enter_context(temporary_folder())
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

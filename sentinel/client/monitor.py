@@ -13,7 +13,8 @@ from typing import Any, Self, TypeVar, overload
 
 from sentinel.client.client import Client, connect
 from sentinel.client.event_stream import Callback, Callbacks, EventInfo, EventStream, Follower
-from sentinel.client.hold import Hold
+from sentinel.client.hold import Hold, flags_of
+from sentinel.client.requester import number_of, text_of
 from sentinel.client.verbs import AllocationVerbs
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus, Outcome
@@ -25,6 +26,8 @@ C = TypeVar("C", bound=Callback)
 #: The time for a private sentinel to read every GPU: a driver without persistence mode takes up to
 #: 3 s for each.
 _START_TIMEOUT_S = 60.0
+#: Ten years, further back than any history.
+_MAX_MINUTES = 3650 * 24 * 60
 #: The pause after a failed start.
 _RETRY_S = 30.0
 
@@ -69,7 +72,8 @@ class Monitor(AllocationVerbs):
         self._connect: Callable[[], Client] = lambda: connect(
             socket, tcp=tcp, token=token, timeout=timeout
         )
-        self._flags = [*([] if simulate is None else ["--simulate", str(simulate)]), *flags]
+        simulated = [] if simulate is None else ["--simulate", text_of(simulate, "simulate")]
+        self._flags = [*simulated, *flags_of(flags)]
         self._lock = threading.RLock()
         self._resources = contextlib.ExitStack()
         weakref.finalize(self, self._resources.close)  # also at the end of the script
@@ -151,7 +155,8 @@ class Monitor(AllocationVerbs):
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        return self.client.history(gpu, f"{round(60 * minutes)}s")
+        number_of(minutes, "minutes", "a number of minutes")
+        return self.client.history(gpu, f"{max(1, round(60 * min(minutes, _MAX_MINUTES)))}s")
 
     def trend(self, gpu: str | int = 0, minutes: int = 5) -> TemperatureTrend:
         """Compute the trend of a GPU's temperature: rising, falling, stable, varying or unknown.
@@ -225,7 +230,11 @@ class Monitor(AllocationVerbs):
         return register if callback is None else register(callback)
 
     def off(self, name: str, callback: Callback) -> None:
-        """Remove a callback."""
+        """Remove a callback, if it was added.
+
+        Raises:
+            ConfigError: As for :meth:`on`, for the name.
+        """
         self._callbacks.remove(name, callback)
 
     @property

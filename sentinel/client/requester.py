@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from sentinel.client.transport import Address, describe, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
 from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol import SCHEMA_VERSION
+from sentinel.units import MAX_TIME_S
 
 #: The default time for the daemon to release or find GPUs, in seconds.
 WAIT_S = 30.0
@@ -27,6 +27,7 @@ _TIMES = {"since", "until", "last", "at"}
 T = TypeVar("T")
 #: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
 Gpus = Sequence[str | int] | str | int
+_NAMES = "Give an index, a UUID or its unique beginning, or a PCI address."
 
 
 def find_address(
@@ -42,10 +43,10 @@ def find_address(
         ConfigError: ``tcp`` is not an address, or the token cannot be read.
     """
     if tcp is None:
-        return Address(
-            socket=find_socket(None if socket is None else text_of(socket, "socket"), simulated)
-        )
-    host, _, port = tcp.rpartition(":")
+        folder = None if simulated is None else Path(text_of(simulated, "simulated"))
+        path = None if socket is None else text_of(socket, "socket")
+        return Address(socket=find_socket(path, folder))
+    host, _, port = text_of(tcp, "tcp").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
     host = host.removeprefix("[").removesuffix("]")
@@ -56,7 +57,7 @@ def _read_token(file: str | Path | None) -> str | None:
     if file is None:
         return None
     try:
-        token = Path(file).read_text().strip()
+        token = Path(text_of(file, "token")).read_text().strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"the token cannot be read from {file}: {error}") from error
     if not token or not token.isascii() or not token.isprintable():
@@ -105,10 +106,10 @@ class Verbs:
         Raises:
             SentinelError: As for every verb.
         """
-        deadline, left, retries = time.monotonic() + _seconds(wait, "wait"), wait, 0
+        deadline, left, retries = time.monotonic() + number_of(wait, "wait"), wait, 0
         while True:
             began = time.monotonic()
-            limit = {"wait_s": None if math.isinf(left) else left}
+            limit = {"wait_s": None if left > MAX_TIME_S else left}
             try:
                 return decode(kind, self.request("PUT", path, {**body, **limit}, wait=left))
             except ConnectionLostError:
@@ -129,13 +130,13 @@ class Requester(Verbs):
 
     def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
         self.address = address
-        self._timeout = _seconds(timeout, "timeout")
+        self._timeout = number_of(timeout, "timeout")
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
     ) -> dict[str, Any]:
         """Send any request, and parse the JSON object of the response; see :class:`Verbs`."""
-        if _seconds(wait, "wait") > self._timeout:
+        if number_of(wait, "wait") > self._timeout:
             # A daemon that answers nothing at all must not cost the whole wait.
             send(self.address, "GET", "/v1/status", None, self._timeout)
         response = send(self.address, method, path, body, self._timeout + wait)
@@ -185,13 +186,37 @@ def text_of(value: object, what: str) -> str:
     raise ConfigError(f"{what}: {describe(value)} is not text", remedy)
 
 
-def texts_of(settings: Mapping[str, object]) -> dict[str, str | None]:
+def texts_of(settings: object) -> dict[str, str | None]:
     """Convert the values of settings into texts; None stays.
 
     Raises:
-        ConfigError: A value is neither text nor a number.
+        ConfigError: They are no mapping, or a value is neither text nor a number.
     """
-    return {key: None if value is None else text_of(value, key) for key, value in settings.items()}
+    if not isinstance(settings, Mapping):
+        what = f"settings: {describe(settings)} is not a mapping"
+        raise ConfigError(what, "Write one such as {'memory.target': '1GiB'}.")
+    return {
+        text_of(key, "settings"): None if value is None else text_of(value, key)
+        for key, value in settings.items()
+    }
+
+
+def query_of(**parameters: object) -> str:
+    """Encode the query of a request, with its question mark; None is left out.
+
+    Raises:
+        ConfigError: A value is neither text nor a number nor a time.
+    """
+    from urllib.parse import urlencode  # as in path_part()
+
+    texts = {
+        name: value.astimezone().isoformat()
+        if isinstance(value, datetime)
+        else text_of(value, name)
+        for name, value in parameters.items()
+        if value is not None
+    }
+    return f"?{urlencode(texts)}" if texts else ""
 
 
 def path_part(value: object, what: str) -> str:
@@ -208,30 +233,41 @@ def path_part(value: object, what: str) -> str:
     return quote(text, safe="")
 
 
-def selector_of(gpu: object) -> str:
+def selector_of(gpu: object, what: str = "gpu") -> str:
     """Convert one GPU into the API's selector.
+
+    Args:
+        gpu: What a script gave.
+        what: The name of the argument, for the error.
 
     Raises:
         ConfigError: It is neither text nor an index.
     """
     if isinstance(gpu, str | int) and not isinstance(gpu, bool):
         return str(gpu)
-    what = f"gpus: {describe(gpu)} names no GPU"
-    raise ConfigError(what, "Give an index, a UUID or its unique beginning, or a PCI address.")
+    raise ConfigError(f"{what}: {describe(gpu)} names no GPU", _NAMES)
 
 
-def _seconds(value: object, what: str) -> float:
-    """Check a number of seconds.
+def number_of(
+    value: object, what: str, kind: str = "a number of seconds", *, least: float = 0
+) -> float:
+    """Check a number.
+
+    Args:
+        value: What a script gave.
+        what: The name of the argument, for the error.
+        kind: What the argument is.
+        least: The smallest number that is allowed.
 
     Raises:
-        ConfigError: It is no number, or below 0.
+        ConfigError: It is no number, or below ``least``.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= least:
         return value
-    raise ConfigError(f"{what}: {describe(value)} is not a number of seconds from 0 on")
+    raise ConfigError(f"{what}: {describe(value)} is not {kind} from {least} on")
 
 
-def selectors(gpus: Gpus | None) -> list[str] | None:
+def selectors(gpus: Gpus | None, what: str = "gpus") -> list[str] | None:
     """Convert GPUs into the API's selectors; commas separate several in one text.
 
     Returns:
@@ -240,12 +276,19 @@ def selectors(gpus: Gpus | None) -> list[str] | None:
     Raises:
         ConfigError: No GPU is named: an empty list is no GPU, never all of them.
     """
-    if gpus is None:
-        return None
+    return None if gpus is None else named(gpus, what, "Leave it out, or give None, for all.")
+
+
+def named(gpus: Gpus, what: str = "gpus", remedy: str = _NAMES) -> list[str]:
+    """Convert GPUs into the API's selectors, where None is not every GPU.
+
+    Raises:
+        ConfigError: No GPU is named.
+    """
     listed = gpus if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus]
-    found = [part.strip() for gpu in listed for part in selector_of(gpu).split(",")]
+    found = [part.strip() for gpu in listed for part in selector_of(gpu, what).split(",")]
     if not any(found):
-        raise ConfigError(f"gpus: {gpus!r} names no GPU", "Leave it out, or give None, for all.")
+        raise ConfigError(f"{what}: {describe(gpus)} names no GPU", remedy)
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import socket
 import struct
@@ -51,6 +50,8 @@ _UCRED = struct.Struct("iII")
 _CONNECT_RETRY_S = 0.02
 #: The longest time for a TCP connection; the kernel gives up after about two minutes.
 _MAX_CONNECT_S = 300.0
+#: The longest timeout of a socket: poll() takes 31 bits of milliseconds.
+_MAX_TIMEOUT_S = 2_000_000.0
 #: The time for the daemon's backlog to have room.
 _CONNECT_TIMEOUT_S = 2.0
 
@@ -84,7 +85,7 @@ class _DeadlineSocket(socket.socket):
     deadline = 0.0
 
     def remaining_s(self) -> float | None:
-        """Compute the time until the deadline; None if that is infinite, as for ``settimeout``.
+        """Compute the time until the deadline; None if ``settimeout`` takes no such time.
 
         Raises:
             TimeoutError: The deadline has passed.
@@ -92,7 +93,7 @@ class _DeadlineSocket(socket.socket):
         remaining = self.deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        return None if math.isinf(remaining) else remaining
+        return None if remaining > _MAX_TIMEOUT_S else remaining
 
     def postpone(self, timeout: float) -> None:
         """Move the deadline to ``timeout`` seconds from now."""
@@ -152,7 +153,8 @@ def _exchange(
 
 def describe(value: object) -> str:
     """Describe an object for people by its kind: Python's own form may have its address."""
-    if value is None or isinstance(value, str | int | float):
+    is_empty = isinstance(value, list | tuple | dict) and not value
+    if value is None or is_empty or isinstance(value, str | int | float):
         return repr(value)
     name = getattr(value, "__qualname__", None)
     if name is None:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from types import EllipsisType
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 from sentinel.client.requester import (
     WAIT_S,
     Gpus,
     Verbs,
+    named,
+    number_of,
     path_part,
+    query_of,
     selector_of,
     selectors,
-    text_of,
     texts_of,
 )
 from sentinel.client.transport import describe
@@ -38,6 +39,8 @@ _WATCH_EVERY_S = 1.0
 #: When a place that stays the same is reported again: after as long as the wait so far, in these
 #: bounds.
 _MIN_REPEAT_S, _MAX_REPEAT_S = 60.0, 600.0
+#: The largest number of GPUs in one request.
+_MAX_COUNT = 128
 OnWait = Callable[[api_types.ReservationInfo], object]
 
 
@@ -111,18 +114,12 @@ class HistoryVerbs(Verbs):
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
         """
-        path = f"/v1/gpus/{path_part(selector_of(gpu), 'gpu')}/trend?minutes={minutes}"
+        back = query_of(minutes=number_of(minutes, "minutes", "a number of minutes", least=1))
+        path = f"/v1/gpus/{path_part(selector_of(gpu), 'gpu')}/trend{back}"
         return self.fetch(history_types.TemperatureTrend, "GET", path)
 
     def _query(self, kind: type[T], resource: str, **parameters: object) -> T:
-        query = {
-            name: value.astimezone().isoformat()
-            if isinstance(value, datetime)
-            else text_of(value, name)
-            for name, value in parameters.items()
-            if value is not None
-        }
-        return self.fetch(kind, "GET", f"/v1/history/{resource}?{urlencode(query)}")
+        return self.fetch(kind, "GET", f"/v1/history/{resource}{query_of(**parameters)}")
 
 
 class SessionVerbs(Verbs):
@@ -158,8 +155,8 @@ class SessionVerbs(Verbs):
         """
         body = {
             "name": name,
-            "gpus": selectors(gpus),
-            "settings": texts_of(settings or {}),
+            "gpus": named(gpus),
+            "settings": texts_of({} if settings is None else settings),
             "seconds": seconds,
         }
         return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
@@ -248,9 +245,8 @@ class AllocationVerbs(Verbs):
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        found = self.fetch(
-            api_types.Allocations, "GET", f"{_PATH}?{urlencode({'gpu': selector_of(gpu)})}"
-        ).gpus
+        query = query_of(gpu=selector_of(gpu))
+        found = self.fetch(api_types.Allocations, "GET", f"{_PATH}{query}").gpus
         if len(found) != 1:
             raise ServiceError(f"the daemon answers with {len(found)} GPUs instead of one")
         return found[0]
@@ -334,14 +330,18 @@ class ReservationVerbs(Verbs):
         # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
         body: dict[str, Any] = {"reason": reason, "bound": bound}
-        if isinstance(gpus, int):
+        if isinstance(gpus, int) and not isinstance(gpus, bool):
+            if not 1 <= gpus <= _MAX_COUNT:
+                what = f"gpus: {gpus} is not a number of GPUs from 1 to {_MAX_COUNT}"
+                raise ConfigError(what, "An index of a GPU is text here, such as '0'.")
             body["count"] = gpus
-        elif among is not None:
-            what = f"among: {gpus!r} names GPUs, and is no number of them"
-            raise ConfigError(what, "Give a number of GPUs with among, or leave it out.")
-        named = among if isinstance(gpus, int) else gpus
-        if named is not None:
-            body["gpus"] = selectors(named)
+            if among is not None:
+                body["gpus"] = selectors(among, "among")
+        else:
+            body["gpus"] = named(gpus, remedy="Give a number of GPUs, or their names.")
+            if among is not None:
+                what = f"among: {','.join(body['gpus'])!r} names GPUs, and is no number of them"
+                raise ConfigError(what, "Give a number of GPUs with among, or leave it out.")
         if not isinstance(seconds, EllipsisType):
             body["seconds"] = seconds
         path = f"{_PATH_RESERVATIONS}/{id_}"

@@ -153,7 +153,9 @@ def _checked(
             if lower < higher:
                 continue
             where = ", ".join(sources[key] for key in (low, high) if key in sources)
-            text = f"{low} is {lower:g} and {high} is {higher:g}"
+            # Of one form, so in one unit: a share is written in percent.
+            factor, unit = (100, "%") if _BY_KEY[low].default.endswith("%") else (1, "")
+            text = f"{low} is {factor * lower:g}{unit} and {high} is {factor * higher:g}{unit}"
             text = f"{where}: {text}" if where else text
             report(ConfigError(text, f"{low} must be below {high}"))
     if config.tcp is not None and config.tcp == config.metrics and not config.tcp.endswith(":0"):

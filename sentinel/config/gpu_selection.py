@@ -87,9 +87,9 @@ def read_visible(
 def _ignored(entry: str, following: Sequence[str], *, by_number: bool) -> str:
     """Describe the first entry that matches no GPU."""
     name = entry.strip()
-    if name.startswith("MIG-"):
-        why = f"{name!r} is a MIG device, which sentinel does not use"
-    elif by_number and name.startswith("GPU-"):
+    if name.startswith("MIG-"):  # after others, CUDA ignores it as well
+        return f"{name!r} is a MIG device, which sentinel does not use; name whole GPUs"
+    if by_number and name.startswith("GPU-"):
         why = f"{name!r} is a UUID in a list of numbers"
     elif not by_number and name.isdecimal():
         why = f"{name!r} is a number in a list of UUIDs"

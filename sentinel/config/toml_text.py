@@ -37,7 +37,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}") from error
+        raise ConfigError(f"{source}: not TOML: {error}") from error
     except RecursionError:
         raise _too_deep(source) from None
     except ValueError:  # Python's limit of digits

@@ -17,6 +17,7 @@ from sentinel.units import (
     format_size,
     parse_duration,
     parse_duration_or_zero,
+    parse_lifetime,
     parse_size,
     parse_size_or_zero,
 )
@@ -67,7 +68,7 @@ def test_a_size_may_be_zero_where_that_is_allowed(text: str, size: int) -> None:
     ],
 )
 def test_a_duration_is_one_or_more_numbers_with_units(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
+    assert parse_duration(text) == parse_lifetime(text) == pytest.approx(seconds)
 
 
 SIZES = ["", "20", "GiB", "20 G", "20GiBs", "-1GiB", "0GiB", "0.4B", "1e3MiB", "1,5GiB", "20%"]
@@ -77,6 +78,8 @@ REJECTED: list[tuple[Callable[[str], float], str, list[str]]] = [
     (parse_size, r"is not a size|has no unit|may be", [*SIZES, "٣GiB x"]),
     (parse_size_or_zero, r"is not a size|has no unit", ["", "-0", "512", "0 bytes", "0%"]),
     (parse_duration, "is not a duration", DURATIONS),
+    (parse_lifetime, "is not a duration", DURATIONS),
+    (parse_lifetime, "is above 366d$", ["366d1s", "400d"]),
     # MB for one program is GB for another.
     (parse_size, "'2048' has no unit; write 2048MiB or", ["2048"]),
     *(

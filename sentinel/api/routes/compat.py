@@ -30,10 +30,12 @@ from sentinel.api.routes.history import temperatures
 from sentinel.api.routes.reservations import allocate_memory, resolve_holder
 from sentinel.api.serializers import budget
 from sentinel.config.build import build_config
+from sentinel.errors import NoSuchGpuError
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
+from sentinel.units import format_indices
 
 #: The shortest span to search: not every second has a reading.
 _MIN_SPAN_S = 60
@@ -158,7 +160,7 @@ async def read_status(
     request: Request, context: ContextDep, gpu_id: GpuId = 0
 ) -> Data[compat_schemas.ManagedGpu]:
     """Read the state of one GPU."""
-    return Data(data=await _status(request, context, context.views.one(str(gpu_id))))
+    return Data(data=await _status(request, context, _gpu(context, gpu_id)))
 
 
 @router.get("/status/all", responses=_READ)
@@ -171,7 +173,7 @@ async def read_all(request: Request, context: ContextDep) -> Data[AllGpus]:
 @router.get("/metrics", responses=_READ)
 async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[compat_schemas.Metrics]:
     """Read the last reading of one GPU."""
-    return Data(data=compat_schemas.metrics(context.views.one(str(gpu_id))))
+    return Data(data=compat_schemas.metrics(_gpu(context, gpu_id)))
 
 
 @router.get("/metrics/history", responses=_READ)
@@ -184,7 +186,7 @@ async def read_history(
     """List the readings of one GPU, or of all, newest last."""
     monitoring = _monitoring(request)
     size = min(limit, monitoring.history_size)
-    views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
+    views = context.views.gpus if gpu_id is None else (_gpu(context, gpu_id),)
     found = [
         compat_schemas.past(view, row)
         for view in views
@@ -202,7 +204,7 @@ async def read_trend(
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
 ) -> Data[compat_schemas.Temperature]:
     """Compute the trend of a GPU's temperature over the last minutes."""
-    uuid = context.views.one(str(gpu_id)).uuid
+    uuid = _gpu(context, gpu_id).uuid
     trend = await _temperature_trend(request, uuid, duration)
     return Data(data=compat_schemas.temperature(trend))
 
@@ -210,7 +212,7 @@ async def read_trend(
 @router.get("/memory/available", responses=_READ)
 async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryAvailable]:
     """Read how much memory of a GPU can still be allocated."""
-    view = context.views.one(str(gpu_id))
+    view = _gpu(context, gpu_id)
     return Data(
         data=MemoryAvailable(gpu_id=view.index, available_mb=_available(context, view.uuid))
     )
@@ -224,7 +226,7 @@ async def allocate(
     request: Request, context: ContextDep, by: By, body: compat_schemas.AllocateMemory
 ) -> Data[MemoryAllocated]:
     """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
-    view, id_ = context.views.one(str(body.gpu_id)), body.allocation_id
+    view, id_ = _gpu(context, body.gpu_id), body.allocation_id
     gpu = view.uuid
     # A POST is no PUT.
     if compat_schemas.find_allocation(id_, (view,), context.views.host.allocations) is not None:
@@ -248,7 +250,7 @@ async def deallocate(
 ) -> Data[MemoryDeallocated]:
     """End an allocation."""
     id_, named = body.allocation_id, body.gpu_id
-    views = context.views.gpus if named is None else (context.views.one(str(named)),)
+    views = context.views.gpus if named is None else (_gpu(context, named),)
     found = compat_schemas.find_allocation(id_, views, context.views.host.allocations)
     if found is None:
         what = f"There is no allocation {id_!r}, or several GPUs have one: name its gpu_id."
@@ -265,7 +267,7 @@ async def read_throttling(
     context: ContextDep, gpu_id: Annotated[int | None, Query(ge=0, le=1023)] = None
 ) -> Data[Throttled]:
     """Read the required slowdown of work on a GPU, or on the one with the worst health."""
-    views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
+    views = context.views.gpus if gpu_id is None else (_gpu(context, gpu_id),)
     if not views:
         raise ProblemError(Code.NO_SUCH_GPU, "There is no GPU.")
     slowdowns = [(compat_schemas.throttling(view), view) for view in views]
@@ -328,6 +330,20 @@ router.add_api_route(
     responses=_errors(Code.INVALID, Code.CONFLICT),
     route_class_override=_ConfigRoute,
 )
+
+
+def _gpu(context: ApiContext, index: int) -> GpuView:
+    """Find a GPU by the only name that these clients have for it.
+
+    Raises:
+        ProblemError: There is none, or the GPUs are not known yet.
+    """
+    try:
+        return context.views.one(str(index))
+    except NoSuchGpuError as error:
+        known = format_indices(view.index for view in context.views.gpus) or "none"
+        detail = f"gpu_id: {error.what}; there are: {known}."
+        raise ProblemError(Code.NO_SUCH_GPU, detail) from None
 
 
 def _monitoring(request: Request) -> Monitoring:

@@ -19,6 +19,7 @@ from sentinel.api.bodies import (
     PauseRequest,
     ProblemError,
     ResumeRequest,
+    deadline_of,
 )
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
@@ -91,12 +92,12 @@ async def resume(context: ContextDep, by: By, body: ResumeRequest | None = None)
 
 
 async def _pause(context: ApiContext, by: Caller, body: PauseRequest) -> Outcome:
-    deadline = time.monotonic() + body.wait_s
+    deadline = deadline_of(body.wait_s)
     gpus = context.views.select(body.gpus)
     outcome = await context.run_command(
         PauseGpus, by=by, gpus=gpus, seconds=body.seconds, release=body.release
     )
-    if body.wait_s > 0:
+    if body.wait_s != 0:
         if body.release:  # no memory is held then
             await driver_released(context.views, deadline)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -41,6 +40,8 @@ _MAX_READINGS = 3600
 _MAX_ROWS = 1000
 #: The oldest time that can be requested: ten years.
 SINCE_MAX_AGE_S = 3660 * 86_400.0
+#: So far ahead a client's clock may be: its present time is no time in the future.
+_CLOCKS_DIFFER_S = 60.0
 
 _SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
 _SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
@@ -187,28 +188,21 @@ def parse_since(text: str, now: float) -> float:
         now: Seconds since the epoch.
 
     Raises:
-        ProblemError: It is neither, or too long ago.
+        ProblemError: It is neither, too long ago, or in the future.
     """
-    time = _parse_duration(text, now)
-    if time is None:
-        time = _parse_date(text)
-    if time is None:
-        why = (
-            f"since: {text[:60]!r} is neither a duration such as 90s, 2h or 7d"
-            " nor a date such as 2026-11-20T19:40:00+00:00"
-        )
-        raise ProblemError(Code.INVALID, f"{why}.")
-    if now - time > SINCE_MAX_AGE_S:
-        raise ProblemError(Code.INVALID, f"since: {text[:60]!r} is more than ten years ago.")
-    return min(time, now)
-
-
-def _parse_duration(text: str, now: float) -> float | None:
     try:
-        seconds = parse_duration(text)
-    except (ValueError, OverflowError):
-        return None
-    return now - seconds if math.isfinite(seconds) else None
+        start = now - parse_duration(text)
+    except ValueError as error:
+        date = _parse_date(text)
+        if date is None:
+            why = f"since: {error}, or a date such as 2026-11-20T19:40:00+00:00."
+            raise ProblemError(Code.INVALID, why) from None
+        start = date
+    if now - start > SINCE_MAX_AGE_S:
+        raise ProblemError(Code.INVALID, f"since: {text!r} is more than ten years ago.")
+    if start - now > _CLOCKS_DIFFER_S:
+        raise ProblemError(Code.INVALID, f"since: {text!r} is in the future.")
+    return min(start, now)
 
 
 def _parse_date(text: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from sentinel.api.bodies import (
     ProblemError,
     ReservationId,
     ReservationRequest,
+    deadline_of,
 )
 from sentinel.api.context import (
     ApiContext,
@@ -58,7 +58,7 @@ async def read_reservations(context: ContextDep) -> Reservations:
 
 
 @reservations.put(
-    "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 )
 async def reserve(
     id_: Annotated[ReservationId, Path(alias="id")],
@@ -79,7 +79,7 @@ async def reserve(
     return serializers.reservation(held, context.views, time.monotonic())
 
 
-@reservations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@reservations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def cancel_reservation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
@@ -96,7 +96,7 @@ async def _reserve(
     context: ApiContext, by: Caller, id_: str, body: ReservationRequest
 ) -> Reservation:
     """Request a reservation, and wait until its GPUs are free."""
-    deadline = time.monotonic() + (math.inf if body.wait_s is None else body.wait_s)
+    deadline = deadline_of(body.wait_s)
     views, writer = context.views, context.reservation_writer
     # A client returns at once when its API process has been replaced.
     await views.until(lambda: views.fresh, time.monotonic() + _READY_TIMEOUT_S)
@@ -199,7 +199,7 @@ async def read_allocations(
 
 
 @allocations.put(
-    "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 )
 async def allocate(
     id_: Annotated[AllocationId, Path(alias="id")],
@@ -222,7 +222,7 @@ async def allocate(
     return serializers.allocation(allocated, context.views, time.monotonic())
 
 
-@allocations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@allocations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def cancel_allocation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
@@ -231,7 +231,7 @@ async def cancel_allocation(
 
 
 async def allocate_memory(
-    context: ApiContext, by: Caller, *, id_: str, gpu: str, size: int, wait_s: float
+    context: ApiContext, by: Caller, *, id_: str, gpu: str, size: int, wait_s: float | None
 ) -> Allocation:
     """Allocate memory and wait until it is free; after a failure, nothing is allocated.
 
@@ -241,12 +241,12 @@ async def allocate_memory(
         id_: The id.
         gpu: The GPU's UUID.
         size: Bytes.
-        wait_s: The maximum wait.
+        wait_s: The maximum wait; None is no limit.
 
     Raises:
         ProblemError: It was refused, the memory is not free in time, or another client ended it.
     """
-    deadline = time.monotonic() + wait_s
+    deadline = deadline_of(wait_s)
     return await context.grants.obtain(
         Allocation,
         lambda: memory_free(context.views, gpu, time.monotonic(), deadline),

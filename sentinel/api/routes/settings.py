@@ -97,7 +97,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     return SessionStarted(session=serializers.session(started, context.views, time.monotonic()))
 
 
-@sessions.delete("/{name}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@sessions.delete("/{name:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def end_session(name: Annotated[str, Path()], context: ContextDep, by: By) -> Outcome:
     """End a session: its GPUs have the daemon's settings again.
 

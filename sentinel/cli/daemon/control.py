@@ -24,6 +24,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.protocol.commands import Given
+from sentinel.units import parse_lifetime
 
 if TYPE_CHECKING:
     from sentinel.cli.daemon.start import FirstStressor
@@ -65,7 +66,9 @@ def reload_(client: Client, wait: float) -> options.Printed:
 
 @click.command("pause")
 @options.gpu_selection
-@options.duration("--for", "seconds", "Resume after this time; the default is never.")
+@options.duration(
+    "--for", "seconds", "Resume after this time; the default is never.", parse=parse_lifetime
+)
 @click.option(
     "--release",
     is_flag=True,
@@ -273,7 +276,10 @@ def session() -> None:
 )
 @options.gpus_flag()
 @options.duration(
-    "--for", "seconds", "End after this time; the default is `sentinel session stop`."
+    "--for",
+    "seconds",
+    "End after this time; the default is `sentinel session stop`.",
+    parse=parse_lifetime,
 )
 @options.wait_option(_WAIT, "5m")
 @options.asks_daemon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -43,18 +43,21 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
     """Convert to the form of the API: a duration before now, or a time with an offset.
 
     Raises:
-        ConfigError: The text is neither.
+        ConfigError: The text is neither, or a time in the future.
     """
     if context.resilient_parsing:
         return text
     try:
         parse_duration(text)
-    except ValueError:
+    except ValueError as error:
         try:
-            return datetime.fromisoformat(text.strip()).astimezone().isoformat()
+            start = datetime.fromisoformat(text.strip()).astimezone()
         except (ValueError, OverflowError):
-            what = f"--since: {text!r} is neither a duration nor a time"
-            raise ConfigError(what, "Write one such as 2h, 7d or '2026-11-20 19:40'.") from None
+            remedy = "Or write a time such as '2026-11-20 19:40'."
+            raise ConfigError(f"--since: {error}", remedy) from None
+        if start > datetime.now(UTC):
+            raise ConfigError(f"--since: {text!r} is in the future") from None
+        return start.isoformat()
     return text
 
 

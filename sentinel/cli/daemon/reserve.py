@@ -36,7 +36,7 @@ from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.protocol.api_types import Holder
-from sentinel.units import format_duration, format_indices, format_size
+from sentinel.units import format_duration, format_indices, format_size, parse_lifetime
 
 _Function = Callable[..., Any]
 
@@ -153,7 +153,7 @@ def _list_option(nouns: str) -> Callable[[_Function], _Function]:
 @click.command("reserve")
 @options.gpu_selection
 @options.count_option(_COUNT)
-@options.duration("--for", "seconds", "Duration; --cancel ends it earlier.")
+@options.duration("--for", "seconds", "Duration; --cancel ends it earlier.", parse=parse_lifetime)
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
 @options.wait_option("Maximum wait for the GPUs and their memory")
 @_list_option("reservations with their holders and ends, and the queue")

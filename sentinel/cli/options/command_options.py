@@ -156,7 +156,12 @@ def _longest_wait(context: click.Context, option: click.Parameter, text: str | N
 
 
 def duration(
-    flag: str, name: str, text: str, *, alone: str = ""
+    flag: str,
+    name: str,
+    text: str,
+    *,
+    alone: str = "",
+    parse: Callable[[str], float] = parse_duration,
 ) -> Callable[[_Function], _Function]:
     """Return an option for a duration in seconds, or None if it is not given.
 
@@ -165,13 +170,14 @@ def duration(
         name: The name of the argument.
         text: The help text.
         alone: The duration of a flag without a value; empty if it needs one.
+        parse: Parses its text; raises a ValueError.
     """
     optional: dict[str, Any] = {"is_flag": False, "flag_value": alone} if alone else {}
     return click.option(
         flag,
         name,
         metavar="[TIME]" if alone else "TIME",
-        callback=_seconds(parse_duration),
+        callback=_seconds(parse),
         help=text,
         **optional,
     )

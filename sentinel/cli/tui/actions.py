@@ -18,7 +18,7 @@ from textual.widgets import Input, Label, Static
 
 from sentinel.client import Client, GpuStatus
 from sentinel.errors import SentinelError
-from sentinel.units import format_duration, parse_duration
+from sentinel.units import format_duration, parse_lifetime
 
 #: The keys: their actions, their words in the footer if they are there, and what they do.
 KEYS = (
@@ -153,7 +153,7 @@ class GpuActions(App[None]):
 
         def pause(text: str | None) -> None:
             if text is not None:
-                seconds = parse_duration(text) if text.strip() else None
+                seconds = parse_lifetime(text) if text.strip() else None
                 self._in_thread(lambda: self._client.pause([uuid], seconds=seconds, wait=0).text)
 
         question = (
@@ -177,11 +177,11 @@ class GpuActions(App[None]):
 
         def reserve(text: str | None) -> None:
             if text is not None:
-                seconds = parse_duration(text)
+                seconds = parse_lifetime(text)
                 self._in_thread(lambda: self._reserve(uuid, seconds))
 
         question = f"Reserve GPU {gpu.index} for how long? Escape cancels."
-        self.push_screen(Ask(question, "1h", parse_duration), reserve)
+        self.push_screen(Ask(question, "1h", parse_lifetime), reserve)
 
     def action_end_reservation(self) -> None:
         """End the reservation of the selected GPU."""
@@ -233,4 +233,4 @@ def _check_duration_or_empty(text: str) -> None:
         ValueError: It is neither empty nor a duration.
     """
     if text.strip():
-        parse_duration(text)
+        parse_lifetime(text)

@@ -53,7 +53,7 @@ def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(api: ApiServe
     made = allocate(api)
     assert made.status == 200, made
     one = made.body
-    assert allocate(api).body == one, "the same request has the same answer"
+    assert allocate(api, wait_s=None).body == one, "the same request has the same answer"
     assert (one["id"], one["gpu"], one["index"], one["size"]) == ("llm", UUIDS[0], 0, MOST)
     assert one["holder"]["pid"] == os.getpid()
     assert api.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
@@ -142,6 +142,7 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
     ("wish", "expected"),
     [
         ({"id": "a b"}, 'id: "a b" is not allowed'),
+        ({"id": "a%2Fb"}, 'id: "a/b" is not allowed; allowed are 1 to 64 letters'),
         ({"size": 0}, "size: 0 is not above 0"),
         ({"size": "40GiB"}, 'size: "40GiB" is not a whole number'),
         ({"gpu": "all"}, "'all' selects 2 GPUs; name one"),

@@ -210,6 +210,12 @@ def test_ids_of_allocations_are_per_gpu(api: ApiServer) -> None:
     assert deallocate(gpu_id=1) == 200, "Sentinel's own route has made it"
 
 
+def test_a_misspelt_field_of_an_allocation_is_answered_with_the_right_one(api: ApiServer) -> None:
+    status, answer = ask(api, "POST", "/memory/allocate", {"id": "llm", "required_mb": 1})
+    assert status == 422
+    assert "id: there is no such field; did you mean allocation_id?" in answer["error"]
+
+
 @pytest.mark.long
 def test_a_stop_of_monitoring_stops_the_history_until_the_next_start(api: ApiServer) -> None:
     hot(api)
@@ -382,6 +388,10 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
             {"temp_throttle": 70},
             "temp_normal is 75 and temp_throttle is 70\ntemp_normal must be below temp_throttle",
         ),
+        (
+            {"memory_optimal": 90, "memory_normal": 70},
+            "^memory_optimal, memory_normal: memory_optimal is 90% and memory_normal is 70%\n",
+        ),
         ({"temp_thottle": 70}, "temp_thottle: there is no such field; did you mean temp_throttle?"),
         ({"monitor_interval": 0}, "monitor_interval: 0 is below 1"),
         ({"temp_optimal": None}, "temp_optimal: null is not a number"),
@@ -406,7 +416,7 @@ def test_an_invalid_change_is_refused_with_its_field_and_value_and_changes_nothi
 def test_an_unknown_gpu_is_an_error(api: ApiServer, path: str) -> None:
     status, answer = ask(api, "GET", path)
     assert status == 404
-    assert "'9'" in answer["error"]
+    assert answer["error"] == "gpu_id: no GPU matches '9'; there are: 0-1."
 
 
 @pytest.mark.long

@@ -120,6 +120,11 @@ def test_a_range_of_gpus_is_its_gpus(api: ApiServer) -> None:
     check_problem(ask(api, "GET", "/v1/gpus/0-1"), 422, "invalid")
 
 
+@pytest.mark.parametrize("wait_s", [None, 2 * 86_400])
+def test_a_pause_may_wait_for_days_or_without_a_limit(api: ApiServer, wait_s: int | None) -> None:
+    assert ask(api, "POST", "/v1/pause", {"wait_s": wait_s}).status == 200
+
+
 def test_a_wrong_field_of_a_body_that_may_be_omitted_is_answered_with_the_right_one(
     api: ApiServer,
 ) -> None:

@@ -158,7 +158,13 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
         ("history/readings", 422, "gpu"),
         ("history/readings?gpu=9", 404, "9"),
         ("history/readings?gpu=all", 422, "selects 2 GPUs"),
-        ("history/readings?gpu=0&since=soon", 422, "'soon' is neither a duration such as"),
+        ("history/readings?gpu=0&since=soon", 422, "'soon' is not a duration; write one such as"),
+        (
+            "history/readings?gpu=0&since=10",
+            422,
+            "since: '10' has no unit; write 10s, 10m or 10h, or a date such as 2026-11-20T19:40",
+        ),
+        ("history/usage?since=2999-01-01T00:00:00Z", 422, "Z' is in the future."),
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),
         ("history/events?limit=0", 422, "limit"),
@@ -307,9 +313,17 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     events = daemon.run("history", "--events", "--gpus", "0")
     assert "handed over" in events
     assert "busy" in events
-    wrong = daemon.run_unchecked("history", "--since", "yesterday")
-    assert wrong.code == 2
-    assert "'yesterday' is neither a duration nor a time" in wrong.err
+    for text, why in (
+        (
+            "yesterday",
+            "is not a duration; write one such as 25ms, 10s, 5m or 1h30m\nOr write a time",
+        ),
+        ("10", "has no unit; write 10s, 10m or 10h\nOr write a time such as '2026-11-20 19:40'."),
+        ("2999-01-01", "is in the future"),
+    ):
+        wrong = daemon.run_unchecked("history", "--since", text)
+        assert wrong.code == 2
+        assert f"--since: {text!r} {why}" in wrong.err
     daemon.kill()
     assert is_intact(daemon.places.state / "history.db")
 

@@ -52,7 +52,9 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
     assert ended.status == 200
     assert ended.body["gpus"] == [UUIDS[1]]
     assert on_disk(api) == []
-    assert ask(api, "DELETE", "/v1/sessions/train").body["code"] == "not_found"
+    for name in ("train", "a%2Fb"):
+        again = ask(api, "DELETE", f"/v1/sessions/{name}")
+        check_problem(again, 404, "not_found", f"no session {name.replace('%2F', '/')!r}")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,14 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["pause", "0", "--for", "10"], "--for: '10' has no unit; write 10s, 10m or 10h"),
+        *(
+            (command.split(), "--for: '400d' is above 366d")
+            for command in (
+                "pause 0 --for 400d",
+                "reserve 0 --for 400d",
+                "session start --gpus 0 --for 400d",
+            )
+        ),
         (["stop", "--wait", "5"], "--wait: '5' has no unit; write 5s, 5m or 5h"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
         (["reserve", "--count", "1"], "give the duration of the reservation"),

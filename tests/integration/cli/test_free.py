@@ -70,7 +70,7 @@ def test_it_chooses_among_the_visible_gpus(
     printed = cli.json("free", "--json", code=0 if expected else 1)
     assert printed["gpus"] == [UUIDS[index] for index in expected]
     why = {
-        "MIG-1": "CUDA ignores it",
+        "MIG-1": "which sentinel does not use; name whole GPUs",
         "": "CUDA_VISIBLE_DEVICES=: it is empty, so CUDA shows no GPU",
     }
     assert why.get(value, "") in "".join(printed["notes"])

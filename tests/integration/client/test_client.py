@@ -103,6 +103,15 @@ def test_each_verb_sends_its_request(
     assert daemon.requests == [(request_, body)]
 
 
+@pytest.mark.parametrize(("wait", "sent"), [(30 * 86_400, 30 * 86_400), (math.inf, 366 * 86_400)])
+def test_a_wait_may_be_longer_than_a_socket_can_time(
+    daemon: StubDaemon, wait: float, sent: float
+) -> None:
+    daemon.replies["POST /v1/pause"] = Reply({"text": ""})
+    connect(daemon.socket, timeout=1e12).pause(wait=wait)
+    assert daemon.requests[-1] == ("POST /v1/pause", {"wait_s": sent})
+
+
 def test_one_gpu_is_requested_by_its_pci_address(daemon: StubDaemon, client: Client) -> None:
     daemon.replies["GET /v1/gpus/01%3A00.0"] = Reply(GPU)
     assert client.gpu("01:00.0").index == 0

@@ -121,7 +121,7 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
         ("45s", 45.0),
         (datetime.fromtimestamp(NOW - 60, UTC).isoformat(), 60.0),
         ("2026-09-21T14:13:20+02:00", NOW - 1_789_992_800.0),
-        (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # clocks may differ slightly
+        (datetime.fromtimestamp(NOW + 60, UTC).isoformat(), 0.0),  # clocks may differ
     ],
 )
 def test_since_is_a_duration_before_now_or_a_timestamp(text: str, age_s: float) -> None:
@@ -139,6 +139,7 @@ def test_since_is_a_duration_before_now_or_a_timestamp(text: str, age_s: float) 
         "9" * 400,
         "99999d",
         "0001-01-01T00:00:00+00:00",
+        datetime.fromtimestamp(NOW + 61, UTC).isoformat(),
     ],
 )
 def test_an_invalid_time_is_refused_with_its_parameter(text: str) -> None:

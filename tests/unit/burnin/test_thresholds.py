@@ -64,7 +64,7 @@ def test_a_file_replaces_limits_and_the_result_names_it() -> None:
 
 #: A file that is refused, and words of the error.
 MISTAKES: list[tuple[str, ...]] = [
-    ("spec = ", "is not TOML"),
+    ("spec = ", "not TOML"),
     ("spec = 'dcgm-error-thresholds-v2'", "dcgm-error-thresholds-v2", SPEC),
     ("[common_thresholds]", "spec is None"),
     (f"a = {'[' * 100_000}", "its tables or lists are nested too deeply"),

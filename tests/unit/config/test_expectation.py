@@ -65,7 +65,7 @@ WRONG = [
     ("[model]\nA = 3", "f:2: model.A is 3", "a table"),
     ('[[infiniband]]\nport = "a"\n[[infiniband]]\nport = "a"', "f:2: infiniband.port is", "own"),
     ("[[infiniband]]\nstate = 1", "f: infiniband.port is None", "own"),
-    ("gpus = ", "f: is not TOML: Invalid value (at ", ""),
+    ("gpus = ", "f: not TOML: Invalid value (at ", ""),
 ]
 
 

@@ -124,10 +124,9 @@ def test_a_value_of_cuda_visible_devices_shows_these_gpus(
         ("0;1", "CUDA reads '0;1' as 0; write numbers with commas between"),
         ("0-2,9", "'9' is no GPU of this host, so CUDA ignores it; correct it"),
         ("1,1", "it has '1' twice, so CUDA shows no GPU; name each GPU once"),
-        ("MIG-1", "'MIG-1' is a MIG device, which sentinel does not use, so CUDA ignores it"),
-        (
-            "GPU-12,MIG-1",
-            "'MIG-1' is a MIG device, which sentinel does not use, so CUDA ignores it",
+        *(
+            (value, "'MIG-1' is a MIG device, which sentinel does not use; name whole GPUs, or")
+            for value in ("MIG-1", "MIG-1,MIG-2", "GPU-12,MIG-1")
         ),
         (f"0,{B.uuid}", f"'{B.uuid}' is a UUID in a list of numbers, so CUDA ignores it"),
         (f"{B.uuid},0", "'0' is a number in a list of UUIDs, so CUDA ignores it"),

@@ -108,7 +108,7 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rearm 5", ["is not TOML", "line 1"]),
+        ("rearm 5", ["not TOML", "line 1"]),
         ('rearn = "5s"', ["rearn: there is no such key", "Did you mean rearm?"]),
         (
             'memory = "50%"',

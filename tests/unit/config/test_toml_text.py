@@ -17,7 +17,7 @@ from sentinel.errors import ConfigError
 DIGITS = "1" * 5_000
 #: Documents that are refused, and words of the error.
 REFUSED = {
-    "no TOML": ("a 5", "is not TOML: Expected '='"),
+    "no TOML": ("a 5", "plan.toml: not TOML: Expected '='"),
     "digits": (f"a = {DIGITS}", "an integer of more than 64 bits"),
     "hexadecimal digits": (f"a = [{{b = 0x{DIGITS}}}]", "an integer of more than 64 bits"),
     "one bit too many": (f"a = {2**63}", "an integer of more than 64 bits"),

@@ -370,7 +370,11 @@ def test_a_stressor_stops_at_the_limit_of_the_device_until_that_has_recovered(
             "80",
             "temp_critical_from must be below throttle.temp_overheating_from",
         ),
-        ("throttle.memory_throttled_from", "95%", "must be below throttle.memory_critical_from"),
+        (
+            "throttle.memory_throttled_from",
+            "95.5%",
+            "throttle.memory_throttled_from is 95.5% and throttle.memory_critical_from is 95%",
+        ),
     ],
 )
 def test_thresholds_in_a_wrong_order_are_refused(key: str, text: str, named: str) -> None:
