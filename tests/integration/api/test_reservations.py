@@ -156,7 +156,7 @@ def test_a_gpu_that_is_lost_before_it_is_free_is_not_reserved(api: ApiServer) ->
 def test_a_reservation_that_ends_before_its_gpus_are_free_is_not_waited_for(api: ApiServer) -> None:
     api.set(keeps_memory=True)
     with in_background(lambda: reserve(api, gpus=["1"], wait_s=None)) as replies:
-        api.wait_for(lambda: bool(api.supervisor.reservations))
+        eventually(lambda: bool(ask(api, "GET", "/v1/reservations").body["reservations"]))
         with api.change_supervisor() as supervisor:
             supervisor.reservations.clear()
     check_problem(replies[0], 409, "conflict", "ended, as after its time")
