@@ -11,12 +11,15 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
+import anyio
 from anyio import to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp.types import ToolAnnotations
-from pydantic import ConfigDict, Field
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, ToolAnnotations
+from pydantic import ConfigDict, Field, ValidationError
 
 from sentinel.cli.display.output import to_json
 from sentinel.client import Client, Outcome
@@ -85,7 +88,39 @@ def serve(client: Client) -> None:
         (tools.stop_session, destructive),
     ):
         server.add_tool(_abandoned_at_the_end(tool), annotations=hints)
-    server.run("stdio")
+    anyio.run(_serve, server)
+
+
+async def _serve(server: MCPServer[Any]) -> None:
+    """Do what ``server.run("stdio")`` does, and answer the lines that this drops."""
+    low = server._lowlevel_server  # noqa: SLF001 - no other part of the library takes streams
+    async with stdio_server() as (lines, replies), anyio.create_task_group() as tasks:
+        sender, messages = anyio.create_memory_object_stream[SessionMessage | Exception]()
+
+        async def pass_on() -> None:
+            async with sender:
+                async for line in lines:
+                    if isinstance(line, Exception):
+                        await replies.send(SessionMessage(_refusal(line)))
+                    else:
+                        await sender.send(line)
+
+        tasks.start_soon(pass_on)
+        await low.run(messages, replies, low.create_initialization_options())
+        tasks.cancel_scope.cancel()
+
+
+def _refusal(error: Exception) -> JSONRPCError:
+    """Build the answer to a line that is no message, with its id as far as that is known."""
+    found = error.errors() if isinstance(error, ValidationError) else []
+    if not found or found[0]["type"] == "json_invalid":
+        told = ErrorData(code=PARSE_ERROR, message="not JSON, or too deep")
+        return JSONRPCError(jsonrpc="2.0", id=None, error=told)
+    # It lacks at least what only a response has.
+    whole: Any = next((one["input"] for one in found if one["type"] == "missing"), {})
+    told = ErrorData(code=INVALID_REQUEST, message="not a message of JSON-RPC 2.0")
+    id_ = whole.get("id")
+    return JSONRPCError(jsonrpc="2.0", id=id_ if type(id_) in {int, str} else None, error=told)
 
 
 def _abandoned_at_the_end(

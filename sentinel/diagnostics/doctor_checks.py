@@ -128,6 +128,8 @@ def _holders(facts: HostFacts) -> Iterator[Diagnosis]:
         else:
             means = "a sentinel of another user leaves this GPU to it"
         do = "Nothing, if it is intended; else stop it, or choose other GPUs with --gpus."
+        if held.stray is not None:
+            means, do = "a sentinel leaves this GPU out", f"End it: kill {held.stray}"
         line = warning(check, f"held by {held.holder}", means, do)
         yield replace(line, gpu=held.uuid, index=indices.get(held.uuid))
     if not facts.held:

@@ -91,12 +91,14 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A GPU that a sentinel holds."""
+    """A GPU that a sentinel holds, or a process that its workload left behind."""
 
     uuid: str
     #: The process of that sentinel.
     holder: str
     uid: int
+    #: The PID of what was left behind, or None.
+    stray: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

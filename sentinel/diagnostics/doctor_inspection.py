@@ -32,6 +32,7 @@ from sentinel.diagnostics.survey import read_once
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, installer, torch_build
+from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import why_processes_are_hidden
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.counters import Counters, CountersSpec, GpuAccess
@@ -252,16 +253,17 @@ def examine(
         timeouts: How long driver calls may take.
         driver: The setting of that name.
     """
-    folders = list(gpu_locks.SHARED_FOLDERS)
+    folders, simulated = list(gpu_locks.SHARED_FOLDERS), None
     if simulate is not None:
-        folder = simulation.default_folder()
-        inspected, folders = _simulated(folder, simulate), [folder / "locks"]
+        simulated = simulation.default_folder()
+        inspected, folders = _simulated(simulated, simulate), [simulated / "locks"]
     elif driver == NVML.name:
         inspected = inspect_driver(timeouts)
     else:
         inspected = _inspect_own(driver)
     no_inotify, gpus = _watched(inspected.gpus)
     usable_gpus, ignored = _count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    private = lock_folders(os.environ, os.getuid(), simulated)
     facts = HostFacts(
         driver=inspected.driver,
         gpus=gpus,
@@ -274,7 +276,7 @@ def examine(
         no_inotify=no_inotify,
         mps=tuple(_mps_processes()) if simulate is None else (),
         folders=tuple(_folder(folder) for folder in folders),
-        held=tuple(_held(folders)),
+        held=tuple(_held(folders, private, [gpu.uuid for gpu in gpus if gpu.uuid])),
         uid=os.getuid(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         policy=_policy(),
@@ -424,8 +426,10 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
     return over is not None and "/systemd-private-" in mounts[str(over)]
 
 
-def _held(folders: Sequence[Path]) -> Iterator[Held]:
-    """Yield each sentinel that holds a GPU."""
+def _held(folders: Sequence[Path], private: Sequence[Path], uuids: Sequence[str]) -> Iterator[Held]:
+    """Yield each sentinel, and each process that one left behind, that holds a GPU."""
+    for uuid, stray in gpu_locks.strays((*folders, *private), uuids).items():
+        yield Held(uuid=uuid, holder=str(stray), uid=os.getuid(), stray=stray.pid)
     for uuid, holders in sorted(gpu_locks.holders(folders).items()):
         yield from (Held(uuid=uuid, holder=holder.by_name(), uid=holder.uid) for holder in holders)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.paths import state_folder
-from sentinel.host.regular_file import locked, open_regular
+from sentinel.host.regular_file import locked, open_regular, why_replaceable
 from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.
@@ -131,11 +131,23 @@ def locate(
 # --- one file --------------------------------------------------------------------------------
 
 
+def _open(path: Path, flags: int, mode: int = 0) -> int:
+    """Open the file that decides which GPU is right, unless another user could change it.
+
+    Raises:
+        OSError: As of :func:`open_regular`; also if another user could write or replace it.
+    """
+    if (why := why_replaceable(path.absolute())) is not None:
+        raise OSError(errno.EPERM, f"it is not trusted: {why}", str(path))
+    return open_regular(path, flags, mode)
+
+
 class _File:
     """The records of one file, read incrementally."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opener: Callable[[Path, int], int] = open_regular) -> None:
         self.path = path
+        self._open = opener
         self.records: list[Golden] = []
         self.skipped: list[Skipped] = []
         self.first: dict[GoldenKey, Golden] = {}
@@ -149,7 +161,7 @@ class _File:
             OSError: The file exists and cannot be read.
         """
         try:
-            descriptor = open_regular(self.path, os.O_RDONLY)
+            descriptor = self._open(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -229,7 +241,8 @@ class Goldens:
     warning and no error.
 
     Args:
-        path: The file that records are added to; it and its folder are created with the first.
+        path: The file that records are added to; it and its folder are created with the first. It
+            is not used if another user could change it: a false record accuses a good GPU.
         others: Files that are read besides; ``path`` goes before them, and they keep their order.
         warn: Reports a problem with a file.
     """
@@ -241,7 +254,7 @@ class Goldens:
         warn: Callable[[str], None] = _to_stderr,
     ) -> None:
         self.path = path
-        self._own = _File(path)
+        self._own = _File(path, _open)
         self._files = (self._own, *(_File(other) for other in others))
         self._warn = warn
         self._warned: set[tuple[Path, str]] = set()
@@ -269,11 +282,11 @@ class Goldens:
         """Add the records with new keys to ``path``; return how many these were.
 
         Raises:
-            OSError: It cannot be written, or another process keeps it locked.
+            OSError: It cannot be written or trusted, or another process keeps it locked.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        with locked(open_regular(self.path, flags, 0o644), _LOCK_TIMEOUT_S) as descriptor:
+        with locked(_open(self.path, flags, 0o644), _LOCK_TIMEOUT_S) as descriptor:
             self._own.refresh()
             new = {key: value for key, value in records.items() if key not in self._own.first}
             if not new:
@@ -316,6 +329,10 @@ class Goldens:
     def skipped(self) -> tuple[Skipped, ...]:
         """List the lines that are not records."""
         return tuple(line for file in self._refreshed() for line in file.skipped)
+
+    def keys_in(self, file: Path) -> set[GoldenKey]:
+        """List the keys in one of the files."""
+        return {golden.key for golden in self._all() if golden.file == file}
 
     def _all(self) -> Iterator[Golden]:
         for file in self._refreshed():

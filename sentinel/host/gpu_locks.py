@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -37,6 +38,8 @@ SHARED_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # no
 
 _RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>0|[1-9][0-9]{0,9})\.json", re.ASCII)
 _MAX_RECORD_BYTES = 4096
+#: The PID of the process that took the lock of an open file (proc_pid_fdinfo(5)).
+_TAKER = re.compile(r"^lock:\s+\d+: FLOCK +ADVISORY +WRITE (\d+) ", re.MULTILINE)
 #: The modes of the two kinds of folders.
 _SHARED, _PRIVATE = 0o1777, 0o700
 #: How long what has the lock of a dead supervisor may take to end, in seconds: a lease.
@@ -213,7 +216,7 @@ class GpuLocks:
         for folder in folders:
             path = folder / f"{gpu.uuid}.{os.getuid()}.lock"
             try:
-                file = _open_own(path, os.O_RDWR)
+                file = _open_own(path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
                 self._reasons.append(f"{path}: {error.strerror}")
                 continue
@@ -247,12 +250,10 @@ class GpuLocks:
             if time.monotonic() >= self._patient_until:
                 break
             time.sleep(_RETRY_S)
-        found = _processes_with(file)
-        supervisors = [process for process in found if process.name == SENTINEL]
-        if found and not supervisors:
-            title = read_command(found[0].pid, found[0].started) or found[0].name
-            raise _StrayError(StrayHolder(pid=found[0].pid, title=title))
-        pids = ", ".join(f"pid {process.pid}" for process in supervisors)
+        supervisors, stray = _who_has(file)
+        if stray is not None:
+            raise _StrayError(stray)
+        pids = ", ".join(f"pid {pid}" for pid in supervisors)
         raise GpuHeldError(_another(gpu, pids or "one in another PID namespace"), _REMEDY)
 
     def _record(self, gpu: Gpu) -> None:
@@ -270,7 +271,7 @@ class GpuLocks:
         for folder in self._shared:
             path = folder / f"{gpu.uuid}.{os.getuid()}.json"
             with contextlib.suppress(OSError):
-                file = _open_own(path, os.O_WRONLY)
+                file = _open_own(path, os.O_WRONLY | os.O_CREAT)
                 try:
                     os.fchmod(file, 0o644)
                     os.ftruncate(file, 0)
@@ -305,6 +306,29 @@ def holders(
     return found
 
 
+def strays(folders: Iterable[Path], uuids: Iterable[str]) -> dict[str, StrayHolder]:
+    """Find the stray processes that have locks of this user, by the UUID of their GPUs.
+
+    A check holds a free lock, shared with other checks, for some microseconds.
+
+    Args:
+        folders: The folders of the locks.
+        uuids: The GPUs.
+    """
+    found: dict[str, StrayHolder] = {}
+    for folder, uuid in itertools.product(folders, uuids):
+        with contextlib.suppress(OSError):
+            file = _open_own(folder / f"{uuid}.{os.getuid()}.lock", os.O_RDONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _, stray = _who_has(file)
+                found |= {} if stray is None else {uuid: stray}
+            finally:
+                os.close(file)
+    return found
+
+
 def _records_in(folder: Path) -> Iterator[Path]:
     """List the files in a shared folder; a link of another user could lead to a dead server."""
     follow = 0 if why_untrusted(folder) is None else os.O_NOFOLLOW
@@ -319,13 +343,13 @@ def _records_in(folder: Path) -> Iterator[Path]:
 
 
 def _open_own(path: Path, flags: int) -> int:
-    """Open or create a file of this user.
+    """Open a file of this user, or create it with O_CREAT.
 
     Raises:
         OSError: It cannot be opened, or another user may have created it to read what is written
             or to lock it.
     """
-    file = open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    file = open_regular(path, flags | os.O_NOFOLLOW)
     there = os.fstat(file)
     if (there.st_uid, there.st_nlink) != (os.getuid(), 1):
         os.close(file)
@@ -363,17 +387,50 @@ def _burnin_of(holders_: Sequence[LockHolder]) -> str:
     return ""
 
 
-def _processes_with(file: int) -> list[ProcessStat]:
-    """List the other living processes that have a file open, as far as they are visible."""
-    there, found = os.fstat(file), list[ProcessStat]()
+def _who_has(file: int) -> tuple[list[int], StrayHolder | None]:
+    """List the sentinels that have the lock of a file; without one, find a stray process.
+
+    A sentinel took the lock, and what it started inherits that. Where the kernel does not say who
+    took it, each process with the name of a sentinel is one.
+    """
+    found = _processes_with(file)
+    supervisors = [
+        process.pid
+        for process, taker in found
+        if process.name == SENTINEL and taker in {process.pid, 0}
+    ]
+    if supervisors or not found:
+        return supervisors, None
+    stray, _ = found[0]
+    title = read_command(stray.pid, stray.started) or stray.name
+    return [], StrayHolder(pid=stray.pid, title=title)
+
+
+def _processes_with(file: int) -> list[tuple[ProcessStat, int]]:
+    """List the other living processes that have the lock of a file, as far as they are visible.
+
+    Returns:
+        Each with the PID of the process that took the lock, 0 if the kernel does not say it.
+    """
+    there, found = os.fstat(file), list[tuple[ProcessStat, int]]()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if any(_is_same(there, number) for number in (entry / "fd").iterdir()):
-                process = read_stat(entry.name)
-                found += [process] if process is not None and process.alive else []
-    return sorted(found, key=lambda process: process.pid)
+            opened = [number for number in (entry / "fd").iterdir() if _is_same(there, number)]
+            process = read_stat(entry.name) if opened else None
+            if process is not None and process.alive:
+                found.append((process, max(map(_taker, opened))))
+    # One that only waits for the lock has the file open, too.
+    having = [pair for pair in found if pair[1]] or found
+    return sorted(having, key=lambda pair: pair[0].pid)
+
+
+def _taker(descriptor: Path) -> int:
+    """Read which process took the lock of a descriptor in /proc; 0 if it has none, or not known."""
+    info = (descriptor.parent.with_name("fdinfo") / descriptor.name).read_text()
+    match = _TAKER.search(info)
+    return int(match[1]) if match else 0
 
 
 def _is_same(file: os.stat_result, descriptor: Path) -> bool:

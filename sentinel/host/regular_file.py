@@ -329,7 +329,19 @@ def _why_listed(path: Path, trusted: set[int]) -> str | None:
     return None
 
 
-def why_foreign(file: Path) -> str | None:
+def why_replaceable(file: Path) -> str | None:
+    """Say which other user could write a file or replace it, or None if only trusted ones can.
+
+    On a shared disk, root's files may belong to another user.
+
+    Args:
+        file: An absolute path; a file that does not exist could be created.
+    """
+    why = why_foreign(file, new=True) if why_untrusted(file) else None
+    return why and why.replace("the folder ", "")
+
+
+def why_foreign(file: Path, *, new: bool = False) -> str | None:
     """Say which other user could have written a file, or None if only this one and root could.
 
     The file may name what is run. On a shared disk that takes root for another user, the files of
@@ -338,11 +350,13 @@ def why_foreign(file: Path) -> str | None:
 
     Args:
         file: A file; one that does not exist was not written.
+        new: Whether one that does not exist is about to be created: its folder is checked, too.
     """
     try:
         # A run is known by a link to its folder, too. Path.resolve() fails for a loop of links.
         folder = Path(os.path.realpath(file.parent))
-        found = [(path, path.lstat()) for path in dict.fromkeys((file.parent, folder, file))]
+        paths = [file.parent, folder, *([] if new and not os.path.lexists(file) else [file])]
+        found = [(path, path.lstat()) for path in dict.fromkeys(paths)]
         if stat.S_ISLNK(found[-1][1].st_mode):
             return f"{file} is a link"
         for one, there in found:

@@ -159,12 +159,12 @@ def _run_stages(
         options = bind_options(workload, spec.options)
         lease_keeper.send(CreatingContext(torch=version))
         stage = f"the context on {spec.gpu.uuid}"
-        if spec.clearing:
-            _open_context(spec)
+        bound = None if spec.clearing else bind(workload, options)
+        device = _open_device(spec)
+        if bound is None:
             return None
-        bound = bind(workload, options)
-        ctx = _take_memory(spec, lease_keeper, bound)
         stage = f"workload {spec.workload}"
+        ctx = _take_memory(spec, device, lease_keeper, bound)
         bound.run(ctx)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
@@ -200,13 +200,10 @@ def load_torch() -> str:
         gc.enable()
 
 
-def _open_context(spec: StressorSpec) -> None:
-    """Create a context; the exit of this process closes it."""
-    _open_device(spec)
-
-
 def _open_device(spec: StressorSpec) -> Device:
     """Create a context on the GPU of ``spec``, or attach to it if it is simulated.
+
+    The exit of this process closes it.
 
     Raises:
         DriverUnavailableError: torch cannot use the GPU, and a retry cannot help.
@@ -223,9 +220,9 @@ def _open_device(spec: StressorSpec) -> Device:
 
 
 def _take_memory(
-    spec: StressorSpec, lease_keeper: LeaseKeeper, workload: BoundWorkload
+    spec: StressorSpec, device: Device, lease_keeper: LeaseKeeper, workload: BoundWorkload
 ) -> WorkloadContext:
-    """Create the context, arm the kernel timer, rehearse the workload and take the memory.
+    """Arm the kernel timer, rehearse the workload and take the memory.
 
     All that takes long comes before the memory: a newcomer must never wait for a process that holds
     much and dies late.
@@ -236,7 +233,6 @@ def _take_memory(
     from sentinel.stressor.rehearsal import run_rehearsal
     from sentinel.stressor.start_watch import StartWatch
 
-    device = _open_device(spec)
     lease_keeper.arm()
     device.follow()
     # Before a rehearsal: what that leaves in libraries is not part of the target.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from sentinel.burnin.levels import LEVELS
 from sentinel.cli.daemon.run import check_before_start, warn_of_no_link, with_chosen_log, with_plan
 from sentinel.cli.display import gpu_table
+from sentinel.cli.display.log_lines import render
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import (
@@ -27,6 +28,7 @@ from sentinel.cli.options.setting_options import (
     simulate_option,
 )
 from sentinel.client import Client, GpuStatus, connect
+from sentinel.client.event_stream import EventInfo
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
@@ -40,9 +42,13 @@ from sentinel.host.daemon_lookup import locate
 from sentinel.host.paths import SIMULATED, Places, own_places
 from sentinel.host.registry import running
 from sentinel.host.simulation import Registry, default_folder
+from sentinel.protocol.events import EVENTS
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 
 T = TypeVar("T")
+
+#: The event of a GPU that another process holds.
+_HELD = "gpu.held_elsewhere"
 
 _POLL_INTERVAL_S = 0.1
 #: A GPU that waits for its turn counts as one with nothing to start after so long, in seconds: the
@@ -312,12 +318,28 @@ def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> opt
 
 
 def _warnings(where: Places) -> list[str]:
-    """Say what CUDA ignores of CUDA_VISIBLE_DEVICES."""
+    """Say what CUDA ignores of CUDA_VISIBLE_DEVICES, and which GPUs are held by others."""
+    found: list[str] = []
     with contextlib.suppress(SentinelError):  # it has started, whatever comes now
+        client = connect(where.socket)
         if "CUDA_VISIBLE_DEVICES" in os.environ:
-            ignored = connect(where.socket).status().daemon.ignored_devices
-            return [f"sentinel: warning: {ignored}"] if ignored else []
-    return []
+            ignored = client.status().daemon.ignored_devices
+            found += [ignored] if ignored else []
+        found += [
+            f"GPU {event.index}: {render(EVENTS[_HELD].sentence, event.fields)}"
+            for event in _events_so_far(client)
+            if event.name == _HELD and not event.fields["used"]
+        ]
+    return [f"sentinel: warning: {text}" for text in found]
+
+
+def _events_so_far(client: Client) -> Iterator[EventInfo]:
+    """Yield the events of the daemon up to now."""
+    with client.events(since=0).open() as stream:
+        while stream.newest and (event := next(stream, None)) is not None:
+            yield event
+            if event.id is None or event.id >= stream.newest:
+                break
 
 
 def _places(*, simulated: bool) -> Places:

@@ -34,7 +34,7 @@ from sentinel.config.sources import (
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, places
-from sentinel.host.regular_file import read_regular, why_foreign, why_untrusted
+from sentinel.host.regular_file import read_regular, why_replaceable
 from sentinel.host.simulation import default_folder
 from sentinel.protocol.commands import Given
 
@@ -390,10 +390,9 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
         return Expectation() if gpus is None else expect_gpus(gpus)
     path = Path(named).absolute()
     with _usage_errors(f"{flag} {path}"):
-        # On a shared disk, root's files may belong to another user.
-        if why_untrusted(path) and (why := why_foreign(path)) is not None:
+        if (why := why_replaceable(path)) is not None:
             remedy = "allowed is a file that root or you own, and that no other user can replace"
-            raise click.UsageError(f"{flag} {path}: {why.replace('folder ', '')}; {remedy}")
+            raise click.UsageError(f"{flag} {path}: {why}; {remedy}")
         found = parse_expectation(read_regular(path, _MAX_FILE_BYTES).decode(), str(path))
     if gpus is None or gpus == found.gpus:
         return found

@@ -55,9 +55,8 @@ _EXIT_CODES = {
 #: The lines of a report, as the sentences of events (protocol/events.py); an empty one is none.
 _ROWS = {
     "ready": "[after {start_s:duration}, with {held:size} in {chunks} chunks|never]",
-    "work": "[{rates}, {iterations} iterations/s for {ran_s:duration}"
-    "|{iterations} iterations/s for {ran_s:duration}]"
-    "[{iterations?}{simulated?}; rates of a simulated GPU mean nothing]",
+    "work": "[{rates} for {ran_s:duration}]"
+    "[{rates?}{simulated?}; rates of a simulated GPU mean nothing]",
     "checks": "[{checks?}{checks} results, {errors} wrong]",
     "note": "[{note}]",
     "heat": "[{heat}]",
@@ -68,6 +67,8 @@ _ROWS = {
     "stop": "[{killed?}killed {stop_s:duration} after it was asked to"
     "|ended by itself {stop_s:duration} after it was asked to]",
 }
+_COUNTED = "iterations/s"
+_RATES = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s", "iterations_per_s": _COUNTED}
 #: The readings of the GPU.
 _HEAT = {
     "temperature_c": "at most {} °C",
@@ -211,10 +212,9 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
     yield f"{f['workload']} on {place}: {f['result']}"
     shown = {
         **f,
-        "iterations": f"{f['iterations_per_s'] or 0.0:.3g}" if f["iterations_per_s"] else None,
         "rates": ", ".join(
-            format_scaled(f[rate], unit)
-            for rate, unit in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s"))
+            f"{f[rate]:.3g} {unit}" if unit == _COUNTED else format_scaled(f[rate], unit)
+            for rate, unit in _RATES.items()
             if f[rate]
         ),
         "heat": ", ".join(

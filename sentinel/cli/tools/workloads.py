@@ -98,9 +98,8 @@ def merge(files: tuple[str, ...], ours: Path) -> Printed:
 def check(file: str, ours: Path) -> Printed:
     """Compare FILE with the records of this host; exit code 1 if two records differ."""
     goldens = _open(ours, (file,))
-    own = {golden.key for golden in _open(ours).records()}
-    theirs = _open(Path(file)).records()
-    new = sum(golden.key not in own for golden in theirs)
+    theirs = goldens.keys_in(Path(file))
+    new = len(theirs - goldens.keys_in(ours))
     line = f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}"
     fields = {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
     return _printed(goldens, fields, [line])

@@ -384,6 +384,26 @@ def takes_memory_late(ctx: WorkloadContext) -> None:
     raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 MiB.")
 
 
+def rehearses_too_much(ctx: WorkloadContext) -> None:
+    """Take more memory in the rehearsal than the card has."""
+    become_ready(ctx)
+
+
+def _take_too_much(ctx: WorkloadContext) -> None:
+    import torch
+
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 TiB.")
+
+
+rehearses_too_much.rehearse = _take_too_much  # type: ignore[attr-defined]
+
+
+def counts_bytes(ctx: WorkloadContext) -> None:
+    """Report bytes without iterations."""
+    while ctx.pace(0.01):
+        ctx.report(iterations=0, bytes=1000)
+
+
 def eats_host_memory(ctx: WorkloadContext, *, mebibytes: int = 256) -> None:
     """Hold a lot of host memory."""
     become_ready(ctx)

@@ -153,6 +153,14 @@ def test_the_settings_of_the_host_do_not_apply_to_a_trial(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
+def test_a_workload_that_reports_only_bytes_has_a_rate(simulated: SimulatedHost) -> None:
+    with begun(simulated, "try", "bad_workloads:counts_bytes", "--for", "5s") as process:
+        out, err = process.communicate(timeout=3 * TIMEOUT_S)
+    assert re.search(r"\n    work +[\d.]+ kB/s for \d.*; rates of a simulated GPU", out), out + err
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
 def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: SimulatedHost) -> None:
     with begun(simulated, "try", "bad_workloads:never_paces") as process:
         assert process.stderr is not None

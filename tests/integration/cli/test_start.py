@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -107,6 +108,26 @@ def test_what_cuda_ignores_is_said_at_the_start_and_in_the_status(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,1")
     refused = daemon.run_unchecked("start", "--simulate", "2")
     assert "it has '1' twice, so CUDA shows no GPU; name each GPU once, or unset it" in refused.err
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_gpu_that_a_stray_process_holds_is_named_at_the_start_and_by_doctor(
+    daemon: Daemon,
+) -> None:
+    daemon.run("start", "--simulate", "2", *QUICK)
+    daemon.run("stop")
+    locks = daemon.host.registry.folder / "locks"
+    with (locks / f"{daemon.host.uuid(0)}.{os.getuid()}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        started = daemon.run_unchecked("start", "--simulate", "2", *QUICK)
+        assert "it occupies GPU 1\n" in started.out
+        stray = f"held by pid {os.getpid()} ("
+        assert started.err.startswith(f"sentinel: warning: GPU 0: not used: {stray}")
+        with daemon.start_command("doctor", "--simulate", "2", "--json") as doctor:
+            found = json.loads(doctor.communicate()[0])
+        (line,) = [one for one in found["lines"] if one["do"] == f"End it: kill {os.getpid()}"]
+        assert (line["gpu"], line["found"].startswith(stray)) == (daemon.host.uuid(0), True)
 
 
 @pytest.mark.long

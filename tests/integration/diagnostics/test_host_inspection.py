@@ -89,12 +89,13 @@ def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     held = GpuLocks(gpus[:1], [], [first, second])
     GpuLocks(gpus[1:], [], [first, second]).release()
-    (found,) = doctor_inspection._held([first, second, nowhere])
+    names = ["GPU-0", "GPU-1", "GPU-2"]
+    (found,) = doctor_inspection._held([first, second], [nowhere], names)
     assert found.uuid == "GPU-0"
     assert f"(pid {os.getpid()}) since 2" in found.holder
     assert not nowhere.exists()
     held.release()
-    assert list(doctor_inspection._held([first, second])) == []
+    assert list(doctor_inspection._held([first, second], [], names)) == []
     GpuLocks(gpus, [], [first, second]).release()
 
 

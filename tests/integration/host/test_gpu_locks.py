@@ -18,7 +18,7 @@ import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
 from sentinel.host import gpu_locks
-from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders
+from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders, strays
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -92,55 +92,75 @@ def test_either_all_locks_are_taken_or_none(tmp_path: Path) -> None:
 
 
 @contextmanager
-def left_behind(folder: Path, name: str) -> Iterator[int]:
-    """Have a process of this name keep the lock of GPU 0 after the sentinel; yield its PID."""
+def left_behind(folder: Path, name: str, *, alone: bool = True) -> Iterator[int]:
+    """Have a process of this name keep the lock of GPU 0 after the sentinel; yield its PID.
+
+    Args:
+        folder: The shared folder.
+        name: Its short name.
+        alone: Whether the sentinel has ended; else it lives, without a record, and the PID is its.
+    """
     result, its_result = os.pipe()
     sentinel = os.fork()
     if sentinel == 0:
         locked(folder, 0)
+        next(folder.glob("*.json")).unlink()
         pid = os.fork()
-        if pid == 0:
+        if pid == 0 or not alone:
             Path("/proc/self/comm").write_text(name)
+        if pid == 0:
             signal.pause()
         os.write(its_result, str(pid).encode())
+        if not alone:
+            signal.pause()
         os._exit(0)
-    os.waitpid(sentinel, 0)
     pid = int(os.read(result, 20))
+    if alone:
+        os.waitpid(sentinel, 0)
     try:
         eventually(lambda: Path(f"/proc/{pid}/comm").read_text() == f"{name}\n")
-        yield pid
+        yield pid if alone else sentinel
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+        if not alone:
+            os.kill(sentinel, signal.SIGKILL)
+            os.waitpid(sentinel, 0)
         os.close(result)
         os.close(its_result)
 
 
+@pytest.mark.parametrize("name", ["stray", "sentinel"])
 def test_a_gpu_whose_lock_only_a_stray_process_has_is_left_out_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
     folder = tmp_path / "locks"
-    with left_behind(folder, "stray") as pid:
+    with left_behind(folder, name) as pid:
         locks = locked(folder, 0, 1)
         assert [gpu.index for gpu in locks.gpus] == [1]
         assert locks.files(gpu(0)) == ()
         assert locks.strays["GPU-0"].pid == pid
         assert str(locks.strays["GPU-0"]).startswith(f"pid {pid} (")
+        assert strays([folder], ["GPU-0", "GPU-1", "GPU-2"]) == locks.strays
         with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
             locked(folder, 0, 1)
         locks.release()
         with pytest.raises(GpuHeldError, match=rf"GPU 0 .*pid {pid} \(.*left behind") as error:
             locked(folder, 0)
         assert f"kill {pid}" in error.value.remedy
+    eventually(lambda: not strays([folder], ["GPU-0"]))
 
 
+@pytest.mark.parametrize("alone", [True, False])
 def test_a_sentinel_without_a_record_is_no_stray_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool
 ) -> None:
     monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
+    if alone:  # it cannot be told apart where the kernel does not say who took a lock
+        monkeypatch.setattr(gpu_locks, "_taker", lambda _: 0)
     with (
-        left_behind(tmp_path / "locks", "sentinel") as pid,
+        left_behind(tmp_path / "locks", "sentinel", alone=alone) as pid,
         pytest.raises(GpuHeldError, match=f"another sentinel: pid {pid}"),
     ):
         locked(tmp_path / "locks", 0, 1)

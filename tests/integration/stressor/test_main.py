@@ -203,6 +203,11 @@ def test_an_orphaned_stressor_kills_its_descendants(start: Start) -> None:
         ),
         ("bad_workloads:exits", FailureKind.WORKLOAD, ["bad_workloads:exits raised SystemExit"]),
         (
+            "bad_workloads:rehearses_too_much",
+            FailureKind.OUT_OF_MEMORY,
+            ["workload bad_workloads:rehearses_too_much raised"],
+        ),
+        (
             "bad_workloads:reports_nan",
             FailureKind.WORKLOAD,
             ["report(flops=nan): it must be finite"],

@@ -53,8 +53,9 @@ def torch(version: str | None, *, without: bool) -> dict[str, Any]:
     return {"torch": TorchBuild(version=version, cuda=None, without=without)}
 
 
-def held(holder: int, **own: int) -> dict[str, Any]:
-    return {"held": (Held(uuid="GPU-1", holder=f"pid 5 of uid {holder}", uid=holder),), **own}
+def held(holder: int, stray: int | None = None, **own: int) -> dict[str, Any]:
+    one = Held(uuid="GPU-1", holder=f"pid 5 of uid {holder}", uid=holder, stray=stray)
+    return {"held": (one,), **own}
 
 
 def room(available: int) -> dict[str, Any]:
@@ -91,6 +92,7 @@ MPS = ((7, "nvidia-cuda-mps-control"),)
         ({"mps": MPS}, "MPS", "ok", "nvidia-cuda-mps-control (pid 7)"),
         ({"hidden": "a container?"}, "MPS", "ok", "as far as processes are shown here"),
         (held(0), "other sentinels", "warning", "code 75"),
+        (held(0, stray=5), "other sentinels", "warning", "leaves this GPU out"),
         (held(0, uid=7), "other sentinels", "warning", "leaves this GPU"),
         (held(7), "other sentinels", "warning", "each yields"),
         ({"nice": 1}, "niceness", "warning", "without nice"),

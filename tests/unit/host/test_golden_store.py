@@ -137,6 +137,50 @@ def test_an_unwritable_file_causes_one_warning_and_no_error(tmp_path: Path) -> N
     assert len([text for text in warnings if "no checksum can be recorded" in text]) == 1
 
 
+STRANGER = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give links away")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("file", "all users may write"),
+        ("folder", "all users may write"),
+        pytest.param("link", "is a link", marks=as_root),
+    ],
+)
+def test_a_file_that_another_user_could_change_accuses_no_gpu_and_is_not_written(
+    path: Path, tmp_path: Path, kind: str, why: str
+) -> None:
+    target = write_records(tmp_path / "other" / "goldens.jsonl", (KEY, 1))
+    path.parent.mkdir()
+    if kind == "file":
+        target.rename(path).chmod(0o666)
+    elif kind == "folder":
+        path.parent.chmod(0o777)
+    else:
+        path.symlink_to(target)
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    files = {file: file.read_bytes() for file in tmp_path.glob("*/*")}
+    warnings: list[str] = []
+    goldens = Goldens(path, warn=warnings.append)
+    goldens.record(OTHER, 2)
+    assert (goldens.known(KEY), goldens.known(OTHER)) == (None, None)
+    assert {file: file.read_bytes() for file in tmp_path.glob("*/*")} == files
+    assert "it is not trusted: " in warnings[0]
+    assert why in warnings[0]
+    assert Goldens(tmp_path / "none", [path]).known(KEY) == (None if kind == "folder" else 1)
+
+
+def test_a_link_of_this_user_is_followed(path: Path, tmp_path: Path) -> None:
+    target = write_records(tmp_path / "other" / "goldens.jsonl", (KEY, 1))
+    path.parent.mkdir()
+    path.symlink_to(target)
+    goldens = Goldens(path)
+    goldens.record(OTHER, 2)
+    assert (goldens.known(KEY), goldens.known(OTHER)) == (1, 2)
+
+
 FULL = """
 import resource, sys
 from pathlib import Path
