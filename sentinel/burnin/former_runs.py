@@ -18,17 +18,16 @@ _ALL_REDUCE_RATE = f"{LinkPart.ALL_REDUCE}_bytes_per_s"
 
 @dataclass(frozen=True, kw_only=True)
 class Former:
-    """What a card did in the steady phase of an earlier run."""
+    """What a card did in an earlier run."""
 
     run: str
-    #: Median TFLOP/s and degrees Celsius.
-    rate: float
+    #: The median of each measurement, by its phase and its name.
+    medians: Mapping[tuple[str, str], float]
+    #: That of the temperature of the last steady phase.
     temperature_c: float | None
     #: The enforced limit in watts.
     power_limit_w: float | None = None
     vbios: str | None = None
-    #: Median TB/s of copying in the GPU's memory; None without such a phase.
-    copy: float | None = None
     #: The best bytes a second of an all-reduce, and the number of GPUs that took part in one.
     all_reduce: float | None = None
     gpus: int = 0
@@ -73,24 +72,16 @@ def _of_same_plan(
     ):
         return
     summed = sum(bool(_all_reduces(gpu)) for gpu in report["gpus"])
-    copies = {phase["name"] for phase in run["plan"]["phases"] if is_copy(phase["workload"])}
     for gpu in report["gpus"]:
-        copied = [
-            row["median"] / 1e12
-            for row in gpu["measurements"]
-            if row["name"] == "bytes_per_s" and row["phase"] in copies
-        ]
-        steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
-        rate = steady.get("flops_per_s")
-        if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
-            temperature = steady.get("temperature_c")
+        rows = gpu["measurements"]
+        steady = {row["name"]: row["median"] for row in rows if row["steady"]}
+        if "flops_per_s" in steady and gpu["verdict"] != "FAIL" and gpu["serial"]:
             former = Former(
                 run=run["id"],
-                rate=rate / 1e12,
-                temperature_c=temperature,
+                medians={(row["phase"], row["name"]): row["median"] for row in rows},
+                temperature_c=steady.get("temperature_c"),
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
                 vbios=gpu["vbios"],
-                copy=copied[-1] if copied else None,
                 all_reduce=max(_all_reduces(gpu), default=None),
                 gpus=summed,
             )

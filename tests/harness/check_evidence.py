@@ -176,11 +176,13 @@ REFERENCE = Reference(
 FORMER = tuple(
     Former(
         run=str(day),
-        rate=600.0 + day,
+        medians={
+            (STEADY.name, "flops_per_s"): 600e12 + day * 1e12,
+            (COPY.name, "bytes_per_s"): 4.3e12,
+        },
         temperature_c=60.0,
         power_limit_w=HEALTHY.power_limit_w,
         vbios=HEALTHY.vbios,
-        copy=4.3,
         all_reduce=240e9,
         gpus=8,
     )

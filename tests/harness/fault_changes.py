@@ -550,6 +550,22 @@ def reloaded(node: RecordedNode, _: Moment) -> None:
         row["driver"] = "590.10.01"
 
 
+def during(part: Moment, apply: Apply) -> Apply:
+    """Do something at this moment, whatever that of the row is."""
+    return lambda node, _: apply(node, part)
+
+
+def after_three_runs(node: RecordedNode, _: Moment) -> None:
+    """Have three healthy runs of the same GPUs before."""
+    node.earlier = 3
+
+
+#: What is read while an operator has locked the clocks.
+LOCKED: Row = {
+    "reasons": ["applications_clocks_setting"],
+    "sm_clock_mhz": 1150,
+    "power_w": 560.0,
+}
 LIMITED = both(
     slower(0.7, STEADY, FP16, power_limit_w=400.0, power_w=395.0), after(power_limit_w=400.0)
 )

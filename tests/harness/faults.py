@@ -26,6 +26,7 @@ from tests.harness.fault_changes import (
     GAP,
     LAST,
     LIMITED,
+    LOCKED,
     MIDDLE,
     MOMENTS,
     NO_KERNEL_LOG,
@@ -36,6 +37,7 @@ from tests.harness.fault_changes import (
     absent_everywhere,
     add_job,
     after,
+    after_three_runs,
     all_limited,
     before,
     blind_kernel,
@@ -45,6 +47,7 @@ from tests.harness.fault_changes import (
     counted_again,
     counters,
     cycle,
+    during,
     ended,
     ended_twice,
     events,
@@ -630,6 +633,21 @@ def _rates() -> Iterator[Kind]:
                both(slower(0.85, STEADY, FP16, sm_clock_mhz=1360),
                     lasting(sm_clock_maximum_mhz=1500)), FAIL, "rate.peers", source=_FRYER,
                     sizes=(8,), model=A100)
+    yield kind("limit-format", "a fifth of the rate in fp16, at a limit of 650 of 700 W there",
+               slower(0.2, FP16, power_limit_w=650.0, power_w=640.0), FAIL, "rate.peers",
+               source=_OWN, sizes=(8,))
+    yield kind("locked-elsewhere", "30 % of the rate in a third of the time, and locked clocks in "
+               "another", both(during(LAST, slower(0.3, STEADY)), during(MIDDLE, slower(
+                   0.7, STEADY, **LOCKED))), FAIL, "rate.worst", source=_OWN, sizes=(1, 8))
+    yield kind("locked-mostly", "70 % of the rate, and locked clocks in 60 % of the time", both(
+        slower(0.7, STEADY), telemetry(STEADY, which=slice(-86, None), **LOCKED)), FAIL,
+        "rate.worst", source=_OWN, sizes=(8,))
+    yield kind("slower-format", "70 % of the rate of three runs before in fp16", both(
+        after_three_runs, slower(0.7, FP16)), FAIL, "rate.history", source="SuperBench: 5 %",
+        sizes=(1,), model=A100)
+    yield kind("slower-copy", "70 % of the bandwidth of three runs before", both(
+        after_three_runs, slower(0.7, COPY, unit="bytes")), WARN, "bandwidth.history",
+        source=_OWN, sizes=(1,), model=A100)
     yield kind("slow-all", "80 % of the reference on all GPUs", slower(0.8, gpus=EVERY), WARN,
                "rate.reference", source=_OWN, sizes=(2, 8))
     yield kind("slow-limited", "half the rate of seven peers with the same lowered limit",
@@ -844,10 +862,20 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
                exempt=True)
     yield kind("limited-late", "an operator lowered its power limit in the last third", LIMITED,
                WARN, "power.limit", source=_OWN, moments=(LAST,), sizes=(1, 8), exempt=True)
+    yield kind("limited-cycle", "an operator lowered its power limit for cycle 2 of four",
+               cycle(2, 0.7, power_limit_w=400.0, power_w=395.0), WARN, "power.limit", source=_OWN,
+               sizes=(1, 8), phases=CYCLES, exempt=True)
+    lock: dict[str, Any] = {"source": "NVML: applications clocks setting", "exempt": True}
     yield kind("locked", "an operator locked its clocks", both(
-        slower(0.7, STEADY, FP16, power_w=560.0, sm_clock_mhz=1150), telemetry(
-            reasons=["applications_clocks_setting"])), WARN, "clocks.locked",
-               source="NVML: applications clocks setting", sizes=(8,), exempt=True)
+        slower(0.7, STEADY, FP16), telemetry(**LOCKED)), WARN, "clocks.locked", sizes=(8,), **lock)
+    yield kind("locked-late", "an operator locked its clocks for a third of the time",
+               slower(0.7, STEADY, FP16, **LOCKED), WARN, "CONFIG", moments=(MIDDLE, LAST),
+               sizes=(1, 8), **lock)
+    yield kind("locked-cycle", "an operator locked its clocks for cycle 2 of four",
+               cycle(2, 0.7, **LOCKED), WARN, "CONFIG", sizes=(1, 8), phases=CYCLES, **lock)
+    yield kind("locked-history", "an operator locked its clocks, and three runs before were faster",
+               both(after_three_runs, slower(0.7, STEADY, FP16), telemetry(**LOCKED)), WARN,
+               "clocks.locked", sizes=(1,), **lock)
     yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,
                "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=ENDS)
     yield kind("reflashed", "another InfoROM after the run", after(inforom="G521"), INCOMPLETE,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.report import Judged, judge_run
+from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol import __version__
@@ -68,6 +68,7 @@ class RecordedNode:
 
     Attributes:
         offsets: How much faster each card is than the median, as a share.
+        earlier: How many healthy runs of the same GPUs are beside this one.
         before, after: The counters of each GPU.
     """
 
@@ -77,6 +78,8 @@ class RecordedNode:
     seed: int = 1
     every_s: float = 1.0
     offsets: dict[int, float] = field(default_factory=dict)
+    started: datetime = STARTED
+    earlier: int = 0
     settings: list[Row] = field(default_factory=list)
     #: What the node must be: the text and its source; None for nothing.
     expectation: Row | None = None
@@ -159,14 +162,17 @@ class RecordedNode:
     # --- writing and judging ------------------------------------------------------------------
 
     def write(self, path: Path) -> RunFolder:
-        """Write the folder of the run."""
+        """Write the folder of the run, and those of the earlier ones beside it."""
         folder = RunFolder(path=path)
         folder.create()
+        for number in range(1, self.earlier + 1):
+            self._write_earlier(path.with_name(f"earlier-{number}"), number)
         plan = Plan(name="lab", title="a plan of all kinds of work", phases=self.phases)
         node: Row = {"hostname": "node-7", "machine_id": "0123456789abcdef0123456789abcdef"}
         node |= {"kernel": "6.8.0", "python": "3.12.1", "torch": None, "driver": "580.105.08"}
         header: Row = {"id": path.name, "plan": plan_object(plan), "tool": "sentinel"}
-        header |= {"version": __version__, "started": STARTED.isoformat(), "simulated": False}
+        header |= {"version": __version__, "started": self.started.isoformat()}
+        header |= {"simulated": False}
         header |= {"settings": self.settings, "confirmed_faulty": {"known": 0, "found_first": 0}}
         header |= {"thresholds": None, "expectation": self.expectation}
         header |= {"resumed": [], "boot": "01234567-89ab-cdef-0123-456789abcdef"}
@@ -179,6 +185,14 @@ class RecordedNode:
         _write_rows(folder.events, self.events)
         _write_rows(folder.samples, [*self.samples, last])
         return folder
+
+    def _write_earlier(self, path: Path, days: int) -> None:
+        if path.exists():
+            return
+        node = RecordedNode(gpus=self.gpus, model=self.model, phases=self.phases, seed=days)
+        node.started -= timedelta(days=days)
+        judged = node.judge(path)
+        (path / "report.json").write_text(json.dumps(report_object(judged)))
 
     def judge(self, path: Path, thresholds: Thresholds | None = None) -> Judged:
         """Write the folder of the run, and judge it."""

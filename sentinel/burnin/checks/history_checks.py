@@ -9,6 +9,7 @@ from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
+    Status,
     Unjudged,
     by_limits,
     not_applicable,
@@ -16,8 +17,10 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, steady_phases
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.peer_checks import IN_MEMORY, compared_phases, rates_of
+from sentinel.burnin.checks.operator_limits import explained_share, limited_by
+from sentinel.burnin.checks.peer_checks import IN_MEMORY, is_compared, rates_of
 from sentinel.burnin.former_runs import Former
+from sentinel.burnin.record import GpuRecord, PhaseRecord
 
 TABLE = Table()
 
@@ -58,39 +61,56 @@ def against_runs(measure: str, own: float, earlier: Sequence[float]) -> tuple[fl
     return own / usual, f"; the median of {len(earlier)} runs is ".join(figures)
 
 
-@TABLE.check("bandwidth.history")
-def _bandwidth_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Compare the bandwidth of the memory with earlier runs."""
-    rates = [run.copy * 1e12 for run in comparable_runs(evidence) if run.copy is not None]
-    must_be_enough(rates, _ON_THIS_CARD)
-    if evidence.now.is_simulated:
-        return not_applicable(IN_MEMORY)
-    own = rates_of(compared_phases(evidence.record, "bytes"), "bytes")
-    if not own:
-        return untested("no bandwidth counts")
-    share, text = against_runs("bytes_per_s", min(own), rates)
-    return by_limits(round(share, 4), limits, text)
-
-
-@TABLE.check("rate.history")
-def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    """Compare the rate with earlier runs."""
-    phases = steady_phases(evidence.record)
-    warm = phases[-1].median("temperature_c") if phases else None
-    runs = comparable_runs(evidence)
-    alike = [
-        run
-        for run in runs
-        if warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
+@TABLE.rule("history")
+def _judge_history(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement:
+    """Compare the rate of each phase with earlier runs: the worst decides."""
+    measure, runs = f"{unit}_per_s", comparable_runs(evidence)
+    known = [
+        (phase, [run for run in runs if (phase.phase.name, measure) in run.medians])
+        for phase in evidence.record.phases
+        if is_compared(phase.phase, unit)
     ]
-    must_be_enough(runs, _ON_THIS_CARD)
-    rates = rates_of(phases, "flops")
-    if not rates:
-        return untested(NO_STEADY)
-    if len(alike) < MIN_RUNS:
-        alike, limits = runs, {"fail": limits["fail_hotter"], "warn": limits["fail"]}
-    share, text = against_runs("flops_per_s", min(rates), [run.rate * 1e12 for run in alike])
-    return by_limits(round(share, 4), limits, text)
+    must_be_enough(max((earlier for _, earlier in known), key=len, default=[]), _ON_THIS_CARD)
+    if unit == "bytes" and evidence.now.is_simulated:
+        return not_applicable(IN_MEMORY)
+    found = [
+        _judge_phase(evidence, phase, measure, earlier, limits)
+        for phase, earlier in known
+        if len(earlier) >= MIN_RUNS and phase.rates(unit)
+    ]
+    if not found:
+        return untested(NO_STEADY if unit == "flops" else "no bandwidth counts")
+    return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
+
+
+def _judge_phase(
+    evidence: LoadEvidence, phase: PhaseRecord, measure: str, runs: list[Former], limits: Limits
+) -> Judgement:
+    """Compare the rate of a phase with earlier runs; products, if possible, with equally warm."""
+    own, name = evidence.record, phase.phase.name
+    if "fail_hotter" in limits:
+        alike = [run for run in runs if _is_as_warm(own, run)]
+        if len(alike) < MIN_RUNS:
+            limits = {"fail": limits["fail_hotter"], "warn": limits["fail"]}
+        else:
+            runs = alike
+    (rate,) = rates_of([phase], measure.removesuffix("_per_s"))
+    share, text = against_runs(measure, rate, [run.medians[name, measure] for run in runs])
+    judged = by_limits(round(share, 4), limits, f"{name}: {text}")
+    clocks = [clock for run in runs if (clock := run.medians.get((name, "sm_clock_mhz")))]
+    clock = statistics.median(clocks) if clocks else None
+    limit = own.before.power_limit_w if own.before is not None else None
+    left, lowest = explained_share(own, phase, clock, limit), limits.get("fail", limits["warn"])
+    if judged.status is Status.PASS or left == 1.0 or share < left * lowest.value:
+        return judged
+    return untested(f"{limited_by(own, phase)}; {judged.evidence}")
+
+
+def _is_as_warm(own: GpuRecord, run: Former) -> bool:
+    """Check whether a GPU was about as warm in an earlier run, as far as it is known."""
+    phases = steady_phases(own)
+    warm = phases[-1].median("temperature_c") if phases else None
+    return warm is None or run.temperature_c is None or abs(run.temperature_c - warm) <= SIMILAR_C
 
 
 @TABLE.check("temperature.history")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
@@ -21,11 +21,16 @@ _IDLE = 0.15
 _MARGINS = (0.8, 0.9)
 
 
+def _of_half(values: Sequence[float]) -> float:
+    """Find what half of some readings but one do not exceed: rates may be read a second later."""
+    return sorted(values)[max(0, (len(values) - 3) // 2)]
+
+
 def _limit(record: GpuRecord, phase: PhaseRecord) -> float | None:
     """Find the usual power limit of a GPU in a phase in watts; one not reached is the default."""
     before = record.before
     known = [value for value in phase.readings("power_limit_w") if value > 0]
-    limit = statistics.median(known) if known else before.power_limit_w if before else None
+    limit = _of_half(known) if known else before.power_limit_w if before else None
     default = before.power_limit_default_w if before else None
     power = phase.median("power_w")
     if limit and default and power is not None and power < _REACHED * limit:
@@ -34,16 +39,23 @@ def _limit(record: GpuRecord, phase: PhaseRecord) -> float | None:
 
 
 def is_locked(phase: PhaseRecord) -> bool:
-    """Check whether clocks were locked in most readings of a phase."""
-    reasons = [sample.values.get("reasons") or () for sample in phase.telemetry]
-    return 2 * sum(LOCKED in one for one in reasons) > len(reasons)
+    """Check whether clocks were locked in half of the readings of a phase."""
+    readings = phase.judged(phase.telemetry)
+    free = [LOCKED not in (one.values.get("reasons") or ()) for one in readings]
+    return bool(free) and not _of_half(free)
 
 
-def limit_share(record: GpuRecord, phase: PhaseRecord) -> float | None:
-    """Compute the power limit as a share of the default, or None if it is not lower."""
+def limit_share(record: GpuRecord, phase: PhaseRecord, usual: float | None = None) -> float | None:
+    """Compute the power limit as a share of the usual one, or None if it is not lower.
+
+    Args:
+        record: The GPU.
+        phase: The phase.
+        usual: The limit of what it is compared with; the default limit if it is not known.
+    """
     limit = _limit(record, phase)
-    default = record.before.power_limit_default_w if record.before is not None else None
-    share = limit / default if limit and default else 1.0
+    usual = usual or (record.before.power_limit_default_w if record.before is not None else None)
+    share = limit / usual if limit and usual else 1.0
     return share if share < SAME_LIMIT else None
 
 
@@ -53,9 +65,28 @@ def left_by_limit(share: float) -> float:
     return max(lenient * share, margin * (share - _IDLE) / (1 - _IDLE))
 
 
-def left_by_clock(share: float) -> float:
-    """Compute the share of a rate that a share of the clock leaves at least."""
-    return min(1.0, share) * _MARGINS[1]
+def left_by_clock(clock: float | None, usual: float | None) -> float:
+    """Compute the share of a rate that a locked clock leaves at least."""
+    share = clock / usual if clock and usual else SAME_LIMIT
+    return share * _MARGINS[1] if share <= SAME_LIMIT else 1.0
+
+
+def explained_share(
+    own: GpuRecord, phase: PhaseRecord, clock: float | None, limit: float | None = None
+) -> float:
+    """Compute which share of a rate a lower power limit and locked clocks leave at least.
+
+    Args:
+        own: The GPU.
+        phase: The phase that is compared.
+        clock: The clock of what it is compared with.
+        limit: The power limit of that; the default limit if it is not known.
+    """
+    share, clocks = limit_share(own, phase, limit), phase.readings("sm_clock_mhz")
+    shares = [1.0] if share is None else [left_by_limit(share)]
+    if is_locked(phase):
+        shares.append(left_by_clock(_of_half(clocks) if clocks else None, clock))
+    return min(shares)
 
 
 def limited_by(record: GpuRecord, phase: PhaseRecord) -> str | None:
@@ -63,7 +94,7 @@ def limited_by(record: GpuRecord, phase: PhaseRecord) -> str | None:
     if (share := limit_share(record, phase)) is not None:
         return f"CONFIG: its power limit is {share:.0%} of the default"
     if is_locked(phase):
-        return f"CONFIG: its clocks are locked: {LOCKED} in most readings"
+        return f"CONFIG: its clocks are locked: {LOCKED} in half of the readings"
     return None
 
 
@@ -83,20 +114,34 @@ def limited_less(own: GpuRecord, peers: Iterable[GpuRecord]) -> list[PhaseRecord
     return found
 
 
-def left_at_times(phase: PhaseRecord, reports: Iterable[Sample]) -> list[float]:
-    """Compute what a limit that was lowered in a phase leaves of the rate of each report."""
-    known = [one for one in phase.telemetry if one.values.get("power_limit_w")]
-    usual = phase.median("power_limit_w")
-    times = [one.at for one in known]
-    found = []
-    for report in reports:
-        last = bisect_right(times, report.at) - 1
-        found.append(_left_at(known[max(0, last)].values, usual) if usual and known else 1.0)
-    return found
+def left_at_times(
+    phase: PhaseRecord, reports: Iterable[Sample], like: Iterable[PhaseRecord]
+) -> list[float]:
+    """Compute what an operator's limits leave of each report's rate at least, by the last reading.
+
+    Args:
+        phase: The phase.
+        reports: What was done in it.
+        like: The phases whose rate is usual.
+    """
+    known, times = phase.telemetry, [one.at for one in phase.telemetry]
+    usual = {}
+    for name in ("power_limit_w", "sm_clock_mhz"):
+        medians = [value for one in like if (value := one.median(name))]
+        usual[name] = statistics.median(medians) if medians else None
+    lasts = (max(0, bisect_right(times, report.at) - 1) for report in reports)
+    return [_left_at(known[last].values, usual) if known else 1.0 for last in lasts]
 
 
-def _left_at(reading: Mapping[str, Any], usual: float) -> float:
-    limit, power = reading["power_limit_w"], reading.get("power_w")
-    if limit >= usual * SAME_LIMIT or power is None or power < _REACHED * limit:
-        return 1.0
-    return left_by_limit(limit / usual)
+def _left_at(reading: Mapping[str, Any], usual: Mapping[str, float | None]) -> float:
+    found = [1.0]
+    limit, power, other = (
+        reading.get("power_limit_w"),
+        reading.get("power_w"),
+        usual["power_limit_w"],
+    )
+    if limit and other and limit < other * SAME_LIMIT and power is not None:
+        found += [left_by_limit(limit / other)] if power >= _REACHED * limit else []
+    if LOCKED in (reading.get("reasons") or ()):
+        found.append(left_by_clock(reading.get("sm_clock_mhz"), usual["sm_clock_mhz"]))
+    return min(found)

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.catalogue import ACTIONS, Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
+    by_action,
     by_limits,
     not_applicable,
     untested,
@@ -18,11 +19,8 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.load_evidence import NO_STEADY, LoadEvidence, lowest, steady_phases
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.operator_limits import (
-    is_locked,
+    explained_share,
     left_at_times,
-    left_by_clock,
-    left_by_limit,
-    limit_share,
     limited_by,
 )
 from sentinel.burnin.checks.peers import (
@@ -63,20 +61,21 @@ def _at_the_same_time(evidence: LoadEvidence, phase: PhaseRecord) -> list[PhaseR
     return [other for other in found if common(other) >= (end - begin) / 2]
 
 
-def compared_phases(record: GpuRecord, unit: str) -> list[PhaseRecord]:
-    """Select the phases with rates that are compared: products, or copies of the memory.
+def is_compared(phase: Phase, unit: str) -> bool:
+    """Check whether rates of a phase are compared: of products, or of copies of the memory.
 
     Args:
-        record: The GPU.
+        phase: The phase.
         unit: ``flops`` or ``bytes``.
     """
+    if unit == "bytes":
+        return is_copy(phase.workload)
+    return phase.steady or phase.workload.partition(":")[0] == _PRODUCTS
 
-    def counts(phase: Phase) -> bool:
-        if unit == "bytes":
-            return is_copy(phase.workload)
-        return phase.steady or phase.workload.partition(":")[0] == _PRODUCTS
 
-    return [phase for phase in record.phases if counts(phase.phase) and phase.rates(unit)]
+def compared_phases(record: GpuRecord, unit: str) -> list[PhaseRecord]:
+    """Select the phases with rates that are compared, as :func:`is_compared` has it."""
+    return [one for one in record.phases if is_compared(one.phase, unit) and one.rates(unit)]
 
 
 def rates_of(phases: Iterable[PhaseRecord], unit: str) -> list[float]:
@@ -94,21 +93,6 @@ def equals_of(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[Pha
     return [phase for phase in phases if id(phase) not in evidence.limited_less]
 
 
-def _explained_share(own: GpuRecord, phase: PhaseRecord, clock: float | None) -> float:
-    """Compute which share of a rate a lower power limit and locked clocks leave at least.
-
-    Args:
-        own: The GPU.
-        phase: The phase that is compared.
-        clock: The clock of what it is compared with.
-    """
-    limit, median = limit_share(own, phase), phase.median("sm_clock_mhz")
-    shares = [1.0] if limit is None else [left_by_limit(limit)]
-    if is_locked(phase):
-        shares.append(left_by_clock(median / clock if median and clock else 1.0))
-    return min(shares)
-
-
 def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
     """Judge a rate that no lower power limit and no locked clock explains; None if they may."""
     own = evidence.record
@@ -120,7 +104,7 @@ def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | N
         clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
         usual = statistics.median(clocks) if clocks else None
         share = _rate(phase, unit) / statistics.median(rates)
-        if share < _explained_share(own, phase, usual):
+        if share < explained_share(own, phase, usual):
             text = f"{phase.phase.name}: {share:.2f} of its peers, which {why} does not explain"
             return Judgement(status=Status.FAIL, value=round(share, 4), evidence=text)
     return None
@@ -168,12 +152,14 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         elif few.status is Status.WARN and judged.status is Status.PASS:
             judged = replace(few, evidence=text)
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
+    limited = _limited_by(own)
+    why = limited or "CONFIG: the power limits or clocks of its peers differ"
+    beyond = _beyond_excuse(evidence, unit, why) if unlike else None
+    found += [beyond] if beyond is not None else []
     if found:
         return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
-    limited = _limited_by(own)
     if unlike:
-        why = limited or "CONFIG: the power limits or clocks of its peers differ"
-        return _beyond_excuse(evidence, unit, why) or untested(why)
+        return untested(why)
     if not compared_phases(own, unit):
         return untested(limited or (NO_STEADY if unit == "flops" else "no bandwidth counts"))
     return not_applicable(f"not compared: fewer than {MIN_PEERS} equal GPUs ran at the same time")
@@ -223,36 +209,50 @@ def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
         ]
         for phase in phases:
             same = [one for one in phases if one.phase.workload == phase.phase.workload]
-            best = max(_rate(one, unit) for one in same)
-            equals = equals_of(evidence, _at_the_same_time(evidence, phase))
-            peers = peers_of(rates_of(equals, unit))
-            usual = max(
-                best, peers.median if peers and not limited_by(evidence.record, phase) else 0
-            )
-            found.append(_judge_worst(phase, unit, usual, limits))
+            like = [max(same, key=lambda one: _rate(one, unit))]
+            usual = _rate(like[0], unit)
+            together = _at_the_same_time(evidence, phase)
+            peers = peers_of(rates_of(together, unit))
+            if peers is not None and peers.median > usual:
+                like, usual = together, peers.median
+            found.append(_judge_worst(phase, unit, usual, like, limits))
     if not found:
         return untested(NO_STEADY)
     return min(found, key=lambda one: (one[0].status.rank, one[1]))[0]
 
 
 def _judge_worst(
-    phase: PhaseRecord, unit: str, usual: float, limits: Limits
+    phase: PhaseRecord, unit: str, usual: float, like: list[PhaseRecord], limits: Limits
 ) -> tuple[Judgement, float]:
     """Judge the worst moments of a phase; return the share of the lowest rates as well."""
     reports = [one for one in phase.judged(phase.reports) if one.values["seconds"] > 0]
-    shares = [
-        one.values[unit] / one.values["seconds"] / usual / left
-        for one, left in zip(reports, left_at_times(phase, reports), strict=True)
-    ]
+    times = [float(one.values["seconds"]) for one in reports]
+    shares = [one.values[unit] / s / usual for one, s in zip(reports, times, strict=True)]
+    of = f"of {format_measure(f'{unit}_per_s', usual)}"
+    plain, low = _judge_shares(phase, shares, times, of, limits)
+    if plain.status is Status.PASS:
+        return plain, low
+    left = left_at_times(phase, reports, like)
+    shares = [share / part for share, part in zip(shares, left, strict=True)]
+    excused, least = _judge_shares(phase, shares, times, of, limits)
+    if excused.status is plain.status:
+        return excused, least
+    text = f"{plain.evidence}; CONFIG: a lower power limit or locked clocks explain it"
+    return by_action(replace(plain, status=Status.WARN, evidence=text), ACTIONS["limited"]), low
+
+
+def _judge_shares(
+    phase: PhaseRecord, shares: list[float], times: list[float], of: str, limits: Limits
+) -> tuple[Judgement, float]:
+    """Judge rates as shares of what is usual, each of so many seconds; return a low one as well."""
     low, quarter = lowest(shares), sorted(shares)[len(shares) // 4]
     slow = limits["fail_quarter"]
     longest = current = 0.0
-    for one, share in zip(reports, shares, strict=True):
-        current = current + float(one.values["seconds"]) if slow.broken_by(share) else 0.0
+    for seconds, share in zip(times, shares, strict=True):
+        current = current + seconds if slow.broken_by(share) else 0.0
         longest = max(longest, current)
-    text = f"{phase.phase.name}: 5 % of the time below {low:.1%} of"
-    text += f" {format_measure(f'{unit}_per_s', usual)}; longest below {slow.value:g}:"
-    text += f" {longest:,.0f} s"
+    text = f"{phase.phase.name}: 5 % of the time below {low:.1%} {of}"
+    text += f"; longest below {slow.value:g}: {longest:,.0f} s"
     judged = by_limits(round(low, 4), {"warn": limits["warn"]}, text)
     if limits["warn_stretch_s"].broken_by(longest):
         judged = replace(judged, status=Status.WARN)
@@ -285,7 +285,7 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
         ]
         for share, phase in own:
             limited = limited or limited_by(evidence.record, phase)
-            least = limits["fail"].value * _explained_share(evidence.record, phase, fastest)
+            least = limits["fail"].value * explained_share(evidence.record, phase, fastest)
             beyond = beyond or share < least
         if own:
             share = min(share for share, _ in own)

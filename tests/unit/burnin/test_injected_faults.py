@@ -22,7 +22,15 @@ from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.host.event_lines import event_object
 from sentinel.protocol.counters import Counters
-from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run, later, random_healthy
+from tests.harness.check_evidence import (
+    FORMER,
+    READINGS,
+    REFERENCE,
+    STEADY,
+    Run,
+    later,
+    random_healthy,
+)
 from tests.harness.world import World
 
 TRIALS = 100
@@ -65,9 +73,10 @@ def gpu(
 
 def judged(draw: random.Random, record: GpuRecord, peers: list[GpuRecord]) -> list[CheckResult]:
     """Judge the load of a GPU against its peers, its own past and a reference."""
+    medians, rate = FORMER[0].medians, (STEADY.name, "flops_per_s")
+    rates = [RATE * draw.gauss(1.0, RATE_NOISE) for _ in range(5)]
     former = [
-        replace(FORMER[0], rate=RATE / 1e12 * draw.gauss(1.0, RATE_NOISE), temperature_c=62.0)
-        for _ in range(5)
+        replace(FORMER[0], medians={**medians, rate: one}, temperature_c=62.0) for one in rates
     ]
     evidence = LoadEvidence(
         record=record, peers=[record, *peers], references=(REFERENCE,), former=former

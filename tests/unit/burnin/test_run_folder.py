@@ -122,10 +122,6 @@ HEADER: dict[str, Any] = {
     "started": "2026-11-23T00:00:00+00:00",
 }
 CARD = ("GPU-0", "S1")
-PHASES = [
-    {"name": name, "workload": workload}
-    for name, workload in (("memory", "memtest"), ("copy", "elementwise:dtype=fp16"))
-]
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -134,7 +130,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "schema_version": "1.0",
         "run": {
             "id": "before",
-            "plan": {"hash": "h", "phases": PHASES},
+            "plan": {"hash": "h"},
             "started": "2026-11-22T00:00:00+00:00",
         },
         "node": {"driver": "580"},
@@ -146,12 +142,18 @@ def report(**changes: Any) -> dict[str, Any]:
                 "vbios": "96.00",
                 "counters": {"before": {"power_limit_w": 700.0}},
                 "measurements": [
-                    {"name": "flops_per_s", "steady": True, "median": 600e12},
-                    {"name": "flops_per_s", "steady": False, "median": 1e12},
-                    {"name": "temperature_c", "steady": True, "median": 60.0},
+                    {"name": "flops_per_s", "phase": "hot", "steady": True, "median": 6e14},
+                    {"name": "flops_per_s", "phase": "fp16", "steady": False, "median": 1e12},
+                    {"name": "temperature_c", "phase": "hot", "steady": True, "median": 60.0},
                     {"name": "bytes_per_s", "phase": "memory", "steady": False, "median": 3e12},
                     {"name": "bytes_per_s", "phase": "copy", "steady": False, "median": 4e12},
-                    {"name": "all_reduce_bytes_per_s", "steady": False, "median": 1, "highest": 2},
+                    {
+                        "name": "all_reduce_bytes_per_s",
+                        "phase": "links",
+                        "steady": False,
+                        "median": 1,
+                        "highest": 2,
+                    },
                 ],
             }
         ],
@@ -166,9 +168,9 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def found(
-    tmp_path: Path, *reports: object, name: str = "rate"
-) -> dict[tuple[str, str], list[float]]:
-    """Write reports beside a run; return the rates that count."""
+    tmp_path: Path, *reports: object, name: str = "temperature_c"
+) -> dict[tuple[str, str], list[Any]]:
+    """Write reports beside a run; return what counts of them."""
     for number, report in enumerate(reports):
         folder = tmp_path / f"run-{number}"
         folder.mkdir()
@@ -178,12 +180,11 @@ def found(
     return {card: [getattr(one, name) for one in former] for card, former in runs.items()}
 
 
-def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
-    assert found(tmp_path, report(), report()) == {CARD: [600.0, 600.0]}
-
-
-def test_the_bandwidth_of_earlier_runs_is_that_of_copying(tmp_path: Path) -> None:
-    assert found(tmp_path, report(), name="copy") == {CARD: [4.0]}
+def test_each_measurement_of_earlier_runs_counts(tmp_path: Path) -> None:
+    first, second = found(tmp_path, report(), report(), name="medians")[CARD]
+    assert first == second
+    rates = [("hot", "flops_per_s"), ("fp16", "flops_per_s"), ("copy", "bytes_per_s")]
+    assert [first[rate] for rate in rates] == [6e14, 1e12, 4e12]
 
 
 def test_the_best_all_reduce_of_earlier_runs_counts_with_the_number_of_gpus(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_the_newest_run_is_that_begun_or_resumed_last_whatever_its_local_time(
 
 
 def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
-    assert found(tmp_path, report(gpus__0__serial="S2")) == {("GPU-0", "S2"): [600.0]}
+    assert found(tmp_path, report(gpus__0__serial="S2")) == {("GPU-0", "S2"): [60.0]}
 
 
 def test_the_report_of_another_user_is_not_read(
