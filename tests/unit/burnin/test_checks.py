@@ -360,30 +360,31 @@ SLOW_HOST = {**TO_HOST, LinkPart.TO_HOST: 27}
 ONE = Links(size=1, peers={})
 GROUPED, BUSY = ({"event": "burnin.grouped", "missing": missing} for missing in ([], [3]))
 SIMULATED = Links(host=dict.fromkeys(TO_HOST), peers=dict.fromkeys(TO_PEERS), all_reduce=None)
-CARD = {"name": "a card"}
+CARD, NO_LINKS = {"name": "a card"}, {"driver": "simulated"}
 GROUPS: list[tuple[str, Run, int, Status]] = [
     ("links.data", Run(links=ONE), 1, PASS),
     ("links.data", Run(links=SIMULATED), 8, PASS),
     ("links.host", Run(links=replace(ONE, host=SLOW_HOST)), 1, FAIL),
     ("links.host", two(host=SLOW_HOST), 8, UNTESTED),
     ("links.host", two(), 8, PASS),
-    ("links.host", Run(links=SIMULATED), 8, ABSENT),
+    ("links.host", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
+    ("links.host", Run(links=SIMULATED), 8, UNTESTED),
     ("links.peer", two(), 2, PASS),
     ("links.peer", two(peers={1: 200.0}), 2, WARN),
     ("links.peer", Run(links=two(peers={1: 20.0}).links, counters=CARD), 2, ABSENT),
     ("links.peer", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
     ("links.peer", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
-    ("links.peer", Run(links=SIMULATED), 8, ABSENT),
+    ("links.peer", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
     ("links.all_reduce", two(), 2, PASS),
     ("links.all_reduce", two(all_reduce=200), 4, UNTESTED),
     ("links.all_reduce", Run(links=two().links, counters=CARD), 2, ABSENT),
     # The runs before were of eight GPUs.
     ("links.all_reduce_history", two(), 2, ABSENT),
     ("links.all_reduce_history", Run(links=replace(ONE, size=2, all_reduce=9)), 2, ABSENT),
-    ("links.all_reduce_history", Run(links=SIMULATED), 8, ABSENT),
+    ("links.all_reduce_history", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
-    ("links.all_reduce", Run(links=SIMULATED), 8, ABSENT),
+    ("links.all_reduce", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
 ]
 
 GONE = Counters(uuid="", index=1, name="", at=0.0, lost="GPU is lost")
@@ -966,6 +967,13 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
 
     whole = judged(replace(HEALTHY, nvlinks=nvlinks(active=False)))
     assert whole.evidence == "17 active links; 18 this model has"
+    listed = judged(replace(HEALTHY, nvlinks=LINKS[:17]))
+    assert (listed.status, listed.evidence) == (WARN, "17 of 18 links active, 17 listed")
+    # On a model that is not known, each listed link of all GPUs should be active, but for bridges.
+    unknown = replace(HEALTHY, name="NVIDIA H100 96GB HBM3", nvlinks=nvlinks(active=False))
+    dead = judged(unknown, replace(unknown, index=1))
+    why = "17 of 18 links active, 18 listed, as on all GPUs of this model"
+    assert (dead.status, dead.evidence) == (WARN, why)
     # How many links a card with bridges should have is not known.
     bridged, peer = (replace(one, name="NVIDIA H100 NVL") for one in (HEALTHY, PEER))
     fewer = replace(bridged, nvlinks=nvlinks(active=False))
