@@ -896,6 +896,28 @@ def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None
     # The same errors within one stressor are of its load.
     record.events = []
     assert judge("ecc.corrected_load", evidence).status is FAIL
+    # A reading above both its neighbours is an error, also the last one.
+    for spike in (30.0, 60.0):
+        evidence = Run(counters={"ecc_corrected_total": 0}).evidence()
+        evidence.record.phases[-1].telemetry = [
+            count(at, 0xFFFFFFFF if at == spike else 0) for at in map(float, range(61))
+        ]
+        found = judge("ecc.corrected_load", evidence)
+        assert (found.status, found.value) == (PASS, 0)
+        assert found.evidence.endswith("not counted as implausible: 4,294,967,295")
+
+
+def test_one_slowdown_that_does_not_count_is_in_the_evidence() -> None:
+    evidence = Run(read={"reasons": ()}).evidence()
+    telemetry = evidence.record.phases[-1].telemetry
+    telemetry[30] = replace(
+        telemetry[30], values={**telemetry[30].values, "reasons": ["hw_slowdown"]}
+    )
+    found = judge("clocks.hardware_slowdown", evidence)
+    readings = evidence.reasons()[1]
+    why = f"hw_slowdown in 1 of {readings} readings, as a change of clocks has it"
+    assert (found.status, found.evidence) == (PASS, why)
+    assert "a change of clocks" in found.threshold
 
 
 def test_the_missing_gpus_are_named_as_far_as_they_are_known() -> None:
@@ -1111,10 +1133,12 @@ def test_a_reading_of_0_is_one_and_one_temperature_alone_is_none() -> None:
         assert found.evidence.endswith("read 0 in 100% of the samples under load")
     for name, value, check in (
         ("temperature_c", 255, "temperature.gpu"),
+        ("temperature_c", 88, "temperature.gpu"),
         ("temperature_margin_c", -120, "temperature.limit"),
+        ("temperature_margin_c", -5, "temperature.limit"),
     ):
         # No GPU can have 255 C, however often it is read.
-        for length, status in ((1, PASS), (2, PASS if value > 0 else FAIL)):
+        for length, status in ((1, PASS), (2, PASS if value == 255 else FAIL)):
             evidence = Run().evidence()
             telemetry = evidence.record.phases[-1].telemetry
             for place in range(30, 30 + length):
