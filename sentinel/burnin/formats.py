@@ -20,7 +20,7 @@ from sentinel.burnin.power_swing import describe_swing
 from sentinel.burnin.report import SCHEMA_VERSION, Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, read_object
 from sentinel.burnin.timeline import describe_passes, memory_heat, plot
-from sentinel.burnin.verdict import NOT_COMPLETE, Verdict, verdict_summary
+from sentinel.burnin.verdict import NOT_COMPLETE, Verdict, judged_by, verdict_summary
 from sentinel.errors import ConfigError
 from sentinel.units import format_count
 from sentinel.web.document import html_document
@@ -138,8 +138,8 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     if run.get("resume") is not None:  # a report of an earlier version has none
         yield f"go on with: {run['resume']}"
     tools = f"{run['tool']} {run['version']}, torch {node.get('torch')}, driver {node['driver']}"
-    judged = report.get("judged_by", run["version"])
-    yield f"run {run['id']}, {run['mode']}, {tools}, judged by the rules of version {judged}"
+    rules = f"judged by the rules of version {judged_by(report)}"
+    yield f"run {run['id']}, {run['mode']}, {tools}, {rules}"
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
@@ -230,6 +230,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "statements": statements,
     "confirmed": describe_confirmed,
     "figures": _figures,
+    "judged_by": judged_by,
     "limits": _limits,
     "measure": lambda value, name: measures.format_measure(name, value),
     "measure_title": measures.title,

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from sentinel.burnin.checks.expected_checks import EXPECTED
 from sentinel.burnin.checks.measures import format_value
 from sentinel.burnin.timeline import PhaseOutcome, describe_phase, of_phase
+from sentinel.burnin.verdict import judged_by
 
 #: Characters that XML 1.0 does not have, not even escaped.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -83,7 +84,7 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         ("driver", node["driver"]),
         ("plan_hash", run["plan"]["hash"]),
         ("mode", run["mode"]),
-        ("judged_by", report.get("judged_by")),
+        ("judged_by", judged_by(report)),
         ("judged_again_by", report["judged_again_by"]),
         *((f"correctness_{k}", v) for k, v in report["correctness_overridden"].items()),
     ):

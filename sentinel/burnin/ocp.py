@@ -14,6 +14,7 @@ from typing import Any
 from sentinel.burnin.checks.measures import format_value, unit_of
 from sentinel.burnin.detection_power import describe_bound
 from sentinel.burnin.timeline import PhaseOutcome, describe_phase, of_phase, of_run
+from sentinel.burnin.verdict import judged_by
 
 Message = dict[str, Any]
 #: The time of a message in seconds since the run began, and the message.
@@ -79,6 +80,7 @@ def _start(report: Mapping[str, Any]) -> Message:
         "version": run["version"],
         "commandLine": f"sentinel burnin (plan {plan['name']}, hash {plan['hash']})",
         "parameters": {"plan": plan, "mode": run["mode"], "run": run["id"]},
+        "metadata": {"judged_by": judged_by(report)},
         "dutInfo": {
             "dutInfoId": node["machine_id"] or node["hostname"],
             "name": node["hostname"],

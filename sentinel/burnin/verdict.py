@@ -285,6 +285,11 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
 # --- the summary -----------------------------------------------------------------------------
 
 
+def judged_by(report: Mapping[str, Any]) -> str:
+    """Return the version by whose rules a report was judged; one of an earlier version has none."""
+    return str(report.get("judged_by", report["run"]["version"]))
+
+
 def verdict_summary(report: Mapping[str, Any]) -> str:
     """Build the summary of a report; the more GPUs there are, the less it says about each.
 
@@ -321,6 +326,7 @@ def _text(report: Mapping[str, Any], gpus: list[Mapping[str, Any]], characters: 
             "plan": run["plan"]["name"],
             "ended": run["ended"],
             "verdict": report["verdict"],
+            "judged_by": judged_by(report),
             **({"meaning": _cut(report["meaning"], characters)} if characters else {}),
             **{name: report[name] for name in _OF_OTHER_LIMITS if report.get(name)},
             "summary": {name: count for name, count in report["summary"].items() if count},

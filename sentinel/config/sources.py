@@ -17,7 +17,7 @@ from sentinel.config.build import build_config, combine
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
-from sentinel.config.toml_text import parse_toml
+from sentinel.config.toml_text import decode_toml, parse_toml
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE, STRICT_VARIABLE
 from sentinel.host.regular_file import read_regular, why_untrusted
@@ -205,11 +205,9 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
     if str(path) == os.devnull:
         return ()
     try:
-        text = read_regular(path, _MAX_BYTES).decode()
+        text = decode_toml(read_regular(path, _MAX_BYTES), str(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     if os.getuid() == 0 and (why := why_untrusted(path.absolute())) is not None:
         what = f"{path}: root reads no settings that another user can change: {why}"
         remedy = "Copy the file to a folder that only root can write, or give it to root."

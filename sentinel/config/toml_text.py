@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import tomllib
 from typing import Any
@@ -18,6 +19,25 @@ _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![^\s\[{{,.]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEPTH}}}")
 #: What TOML asks a program to read. tomllib reads more, and Python refuses to print some of it.
 _INTEGERS = range(-(2**63), 2**63)
+
+
+def decode_toml(data: bytes, source: str) -> str:
+    """Decode a TOML document.
+
+    Args:
+        data: The document.
+        source: Its origin, for errors.
+
+    Raises:
+        ConfigError: It is not UTF-8 text.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        why = str(error)
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            why = "it begins with the mark of UTF-16"
+        raise ConfigError(f"{source}: is not UTF-8 text: {why}", "Save it as UTF-8.") from error
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.verdict import Verdict
 from sentinel.config.expectation import Expectation, parse_expectation
+from sentinel.config.toml_text import decode_toml
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.acceptance import CLOCK_TOLERANCE
@@ -287,10 +288,10 @@ def read_thresholds(path: Path) -> SharedThresholds:
 
     Raises:
         OSError: It cannot be read, or is larger than 1 MiB.
-        UnicodeDecodeError: It is not UTF-8 text.
-        ConfigError: It has something that is not allowed, or two packages have the same check.
+        ConfigError: It is not UTF-8 text, or has something that is not allowed, or two packages
+            have the same check.
     """
-    text = read_regular(path, _MAX_FILE_BYTES).decode()
+    text = decode_toml(read_regular(path, _MAX_FILE_BYTES), str(path))
     own = own_limits(registered_checks(CHECKS.ids | fleet_checks.CHECKS.ids))
     found = parse(text, str(path), {**CHECKS.limits, **own, **fleet_checks.CHECKS.limits})
     node = found.replaced.keys() - fleet_checks.CHECKS.ids
@@ -312,7 +313,7 @@ def read_run_thresholds(folder: FleetFolder, run: FleetRun) -> SharedThresholds:
     check_copy(folder, run)
     try:
         return read_thresholds(folder.thresholds)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"{folder.thresholds} cannot be read: {error}") from None
 
 

@@ -299,6 +299,12 @@ def not_ended(node: RecordedNode, _: Moment) -> None:
     node.events[:] = [row for row in node.events if row["event"] != "burnin.ended"]
 
 
+def no_host_link(node: RecordedNode, _: Moment) -> None:
+    """Record no copy to or from the host."""
+    parts = {LinkPart.TO_DEVICE, LinkPart.TO_HOST}
+    node.samples[:] = [row for row in node.samples if row.get("part") not in parts]
+
+
 def no_link_of_one(node: RecordedNode, _: Moment) -> None:
     """Measure no link from one peer."""
     gone = {id(row) for row in node.rows(BAD, "link") if row["peer"] == 1}

@@ -71,6 +71,7 @@ from tests.harness.fault_changes import (
     never_read_again,
     no_bridge,
     no_energy,
+    no_host_link,
     no_link_of_one,
     no_part,
     not_ended,
@@ -459,6 +460,8 @@ def _what_could_not_be_read() -> Iterator[Kind]:
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 2, 8))
     yield kind("no-link-of-one", "the link from one peer was not measured", no_link_of_one,
                INCOMPLETE, "load.recorded", source=_OWN, sizes=(2, 8))
+    yield kind("no-host-link", "no copy to or from the host was recorded of any GPU",
+               no_host_link, INCOMPLETE, "load.recorded", source=_OWN, sizes=(1, 2, 8))
     yield kind("power-impossible", "its power reads 4 MW", telemetry(power_w=4294967.0),
                INCOMPLETE, "load.power", source=_FIELD)
     for name, text in (("power_w", "power"), ("temperature_c", "temperature"),
@@ -772,6 +775,20 @@ def _pcie_and_nvlink() -> Iterator[Kind]:
                         nvlinks(5, both=True, before=True, active=False)), right,
                    "nvlink.inactive", source="NVIDIA, DGX-1: 6 links of each V100",
                    model=A100, sizes=(gpus,))
+    for model, number, right in (
+        ("NVIDIA H800", 8, FAIL), ("NVIDIA H100 96GB HBM3", 18, WARN),
+    ):  # fmt: skip
+        yield kind(f"dead-link-{model[7:11].lower()}-{number}",
+                   f"one NVLink of each {model} is inactive", both(of_model(model, number), nvlinks(
+                       5, both=True, before=True, active=False)), right, "nvlink.inactive",
+                   source="NVIDIA Health Validation: 0 inactive links", sizes=(1, 8))
+    yield kind("links-unlisted", "each GPU lists 9 of its 18 NVLinks", of_model(H100, 9), WARN,
+               "nvlink.inactive", source="NVIDIA Health Validation: 18 links expected",
+               sizes=(1, 8))
+    yield kind("links-slow-a100", "all NVLinks of all A100 at half of their speed", both(*(
+        nvlinks(number, both=True, before=True, speed_mbps=12500) for number in range(12))), FAIL,
+        "nvlink.speed", source="NVIDIA A100 data sheet: 12 links have 600 GB/s, both ways",
+        model=A100, sizes=(1, 8))
     yield kind("peer-zero", "no byte a second over the links to its peers",
                links(LinkPart.PEER, 0.0), FAIL, "links.peer", source="IBM Autopilot: 80 %",
                sizes=(2, 8))

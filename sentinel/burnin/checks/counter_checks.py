@@ -228,10 +228,10 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
 def _slowdown(counted: Counter[str], readings: int, limits: Limits) -> Judgement:
     """Judge the share of some readings with a slowdown by the hardware."""
     found = {reason: counted[reason] for reason in _SLOWDOWNS if counted[reason]}
-    if found.keys() == {_ALONE} and found[_ALONE] == 1 < readings:
-        found = {}
     text = ", ".join(f"{reason} in {count} of {readings}" for reason, count in found.items())
     most = max(found.values(), default=0)
+    if found.keys() == {_ALONE} and most == 1 < readings:
+        most, text = 0, f"{text} readings, as a change of clocks has it"
     judged = by_limits(most / readings, {"warn": limits["warn"]}, text)
     if most >= limits["fail_readings"].value and limits["fail"].broken_by(most / readings):
         return replace(judged, status=Status.FAIL)

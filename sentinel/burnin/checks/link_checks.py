@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -24,22 +24,22 @@ from sentinel.protocol.counters import Counters
 
 TABLE = Table()
 
-#: The links of a board on which each is used, by what the name of the model has. Other boards have
-#: as many as their bridges.
+#: The links of a board on which each is used, and the least MB/s of each, by what the name of the
+#: model has. Other boards have as many as their bridges. NVIDIA's data sheets have 25 and 50 GB/s
+#: each way: an A100 reads that, H20 and H800 read 26,562 as the H100, B200 and B300 53,125.
 _BOARDS = {
-    "A100-SXM": 12,
-    "A800-SXM": 8,
-    "H100 80GB HBM3": 18,
-    "H200": 18,
-    "H20": 18,
-    "B200": 18,
-    "B300": 18,
+    "A100-SXM": (12, 25_000),
+    "A800-SXM": (8, 25_000),
+    "H100 80GB HBM3": (18, 26_562),
+    "H800": (8, 25_000),
+    "H200": (18, 26_562),
+    "H20": (18, 25_000),
+    "B200": (18, 50_000),
+    "B300": (18, 50_000),
 }
 #: The links of a board without switches, of so many GPUs: in a virtual machine with fewer, those to
 #: the others are inactive.
 _MESHES = {"V100-SXM2": (6, 8)}
-#: The MB/s of each link of a board, by what the name of the model has.
-_SPEEDS = {"H100 80GB HBM3": 26_562, "H200": 26_562}
 _BRIDGED = re.compile(r"\b(NVL|PCIe|PCIE|GH200)\b")
 
 
@@ -97,9 +97,13 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 def links_of(model: str) -> int:
     """Look up how many NVLinks a model has on its board; 0 if that depends on bridges."""
+    return _board(model)[0]
+
+
+def _board(model: str) -> tuple[int, int]:
     if _BRIDGED.search(model):
-        return 0
-    return next((links for name, links in _BOARDS.items() if name in model), 0)
+        return 0, 0
+    return next((board for name, board in _BOARDS.items() if name in model), (0, 0))
 
 
 def _no_links() -> NoReturn:
@@ -190,28 +194,41 @@ def _judge_active(evidence: GpuEvidence, now: Counters, limits: Limits) -> Judge
         is_part = len(peers) + 1 < gpus
         return replace(found, status=Status.WARN, evidence=text) if is_part else found
     if not any([active, *peers]):
-        text = f"0 of {listed} links active, as on all GPUs of this model: "
-        most = max((len(peer.nvlinks or ()) for peer in others if not peer.mig), default=0)
-        if own and min(listed, most) >= board:
-            return by_limits(own, limits, f"{text}all are down")
-        text += "no bridge, or all are down"
-        if own and peers:
-            return Judgement(status=Status.WARN, value=own, evidence=text)
-        return not_applicable(text)
+        return _judge_none(board, listed, others, limits)
     if active == 0 and Counter(bool(peer) for peer in peers)[True] * 2 <= len(peers):
         return not_applicable(
             f"0 of {listed} links active, as on most GPUs of this model: no bridge"
         )
     expected = max([own, *peers])
+    is_bridged = _BRIDGED.search(now.name) is not None
+    missing = 0 if is_bridged else (board or listed) - active
+    if active >= expected and missing > 0:
+        # A virtual machine may have been given fewer, so this is no failure.
+        text = f"{active} of {board or listed} links active, {listed} listed"
+        text += ", as on all GPUs of this model" if peers else ""
+        return by_limits(missing, {"warn": limits["fail"]}, text)
     if not expected:
         return not_applicable(
             f"{active} active links, and no other GPU of this model to compare with"
         )
     of = "this model has" if own == expected else "on a GPU of the same model"
     text = f"{active} active links; {expected} {of}"
-    if active == 0 and _BRIDGED.search(now.name):
+    if active == 0 and is_bridged:
         limits, text = {"warn": limits["fail"]}, f"{text}: no bridge, or it is dead"
     return by_limits(max(0, expected - active), limits, text)
+
+
+def _judge_none(board: int, listed: int, others: Sequence[Counters], limits: Limits) -> Judgement:
+    """Judge a GPU without active links, as all others of its model are."""
+    own = min(board, listed)
+    text = f"0 of {listed} links active, as on all GPUs of this model: "
+    most = max((len(peer.nvlinks or ()) for peer in others if not peer.mig), default=0)
+    if own and min(listed, most) >= board:
+        return by_limits(own, limits, f"{text}all are down")
+    text += "no bridge, or all are down"
+    if own and others:
+        return Judgement(status=Status.WARN, value=own, evidence=text)
+    return not_applicable(text)
 
 
 @TABLE.check("nvlink.speed")
@@ -223,8 +240,7 @@ def _nvlink_speed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     speeds = [speed for one in counted for _, speed in _running(one)]
     if not speeds:
         return not_applicable()
-    boards = (speed for name, speed in _SPEEDS.items() if links_of(now.name) and name in now.name)
-    fastest = max(*speeds, *boards)
+    fastest = max(*speeds, _board(now.name)[1])
     slow = {
         link: f"link {link} has {speed:,} of {fastest:,} MB/s"
         for reading in evidence.readings

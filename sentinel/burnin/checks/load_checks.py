@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -163,13 +164,20 @@ def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
 def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """Judge the corrected errors under own load, and their rate."""
     name = "ecc_corrected_total"
-    read(evidence.now, name)
+    counted = [*evidence.curve(name), (inf, read(evidence.now, name))]
+    following = {at: int(value) for (at, _), (_, value) in pairwise(counted)}
     by_phase: dict[str, int] = {}
+    errors = []
     # The seconds of load and the errors in them, after each reading.
     curve = [(0.0, 0)]
     for phase, first, last in evidence.record.under_load(name):
+        begin, end = first.values[name], last.values[name]
+        if begin <= following[last.at] < end:
+            # One reading above both its neighbours: none is reset while it is in use.
+            errors.append(end)
+            end = following[last.at]
         # A counter that went backwards was reset: the errors in between are not known.
-        grown = max(0, last.values[name] - first.values[name])
+        grown = max(0, end - begin)
         by_phase[phase.phase.name] = by_phase.get(phase.phase.name, 0) + grown
         curve.append((curve[-1][0] + last.at - first.at, curve[-1][1] + grown))
     if not by_phase:
@@ -180,6 +188,7 @@ def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
     text = f"in {seconds:,.0f} s of own load: {shown or 'none'}"
     if worst is not None and total:
         text += f"; {worst:,.1f} a second in the worst minute"
+    text += "".join(f"; not counted as implausible: {error:,}" for error in errors)
     found = by_limits(total, limits, text)
     if worst is not None and limits["fail_rate"].broken_by(worst):
         return replace(found, status=Status.FAIL)

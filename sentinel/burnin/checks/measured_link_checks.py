@@ -53,7 +53,12 @@ _NVLS_GPUS = 8
 _NVLS_FLOORS: Mapping[str, float] = {"NVIDIA H100 80GB HBM3": 431e9, "NVIDIA H200": 431e9}
 #: Links of one length differ by less.
 _ALIKE = 0.8
-_NO_LINK = "a simulated GPU has no link"
+
+
+def _not_measured(evidence: LoadEvidence) -> Judgement:
+    if evidence.now.is_simulated:
+        return not_applicable("a simulated GPU has no link")
+    return untested("its rate was not measured")
 
 
 def _rate(value: float) -> str:
@@ -234,7 +239,7 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
     }
     own = {part: rate for part in names if (rate := _best(record, part).get(None)) is not None}
     if not own.keys() >= {LinkPart.TO_DEVICE, LinkPart.TO_HOST}:
-        return not_applicable(_NO_LINK)
+        return _not_measured(evidence)
     text = _named_rates(own, names)
     local, remote = (
         _memory(record, part) for part in (LinkPart.TO_DEVICE, LinkPart.TO_DEVICE_REMOTE)
@@ -260,7 +265,7 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
     _must_be_grouped(evidence.record)
     own = _best(evidence.record, LinkPart.PEER)
     if not own:
-        return not_applicable(_NO_LINK)
+        return _not_measured(evidence)
     text = ", ".join(f"GPU {peer} {_rate(rate)}" for peer, rate in own.items())
     if not min(own.values()):
         return by_limits(0.0, {"fail": limits["fail"]}, text)  # other traffic lowers a rate only
@@ -290,7 +295,7 @@ def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
     record = evidence.record
     size, rate = _all_reduce(record)
     if not size:
-        return not_applicable(_NO_LINK)
+        return _not_measured(evidence)
     nvls = _allows_nvls(record)
     # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
     bus = rate * 2 * (size - 1) / size
@@ -315,7 +320,7 @@ def _links_all_reduce_history(evidence: LoadEvidence, limits: Limits) -> Judgeme
     _must_be_grouped(evidence.record)
     size, rate = _all_reduce(evidence.record)
     if not size:
-        return not_applicable(_NO_LINK)
+        return _not_measured(evidence)
     runs = (run for run in comparable_runs(evidence) if run.gpus == size)
     rates = [run.all_reduce for run in runs if run.all_reduce is not None]
     must_be_enough(rates, f" with {size} GPUs")

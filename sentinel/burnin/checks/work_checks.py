@@ -149,11 +149,12 @@ def _links_share(evidence: LoadEvidence, number: int) -> float:
     size, own = links(evidence.record)
     others = [links(peer) for peer in evidence.peers]
     most = max((len(found) for other, found in others if other == size or not size), default=0)
-    ends = {LinkPart.TO_DEVICE, LinkPart.TO_HOST} & {part for part, _ in own}
-    if len(ends) == 1:  # one direction alone is no measurement of the link to the host
+    of_host = {part for part, peer in own if peer is None} - {LinkPart.ALL_REDUCE}
+    is_links = _name_of(evidence.record.phases[number]) == "links"
+    # One direction alone is no measurement of the link to the host, which each GPU has.
+    ends = {LinkPart.TO_DEVICE, LinkPart.TO_HOST} & of_host
+    if len(ends) == 1 or (is_links and not of_host):
         return 0.0
-    if not own:
-        return float(not most and _name_of(evidence.record.phases[number]) != "links")
     return float(len(own) == most)
 
 

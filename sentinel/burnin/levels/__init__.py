@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.specs import parse_workload
-from sentinel.config.toml_text import parse_toml
+from sentinel.config.toml_text import decode_toml, parse_toml
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import read_regular, why_foreign
 
@@ -33,8 +33,8 @@ def _text_of(level: str, file: Path | None) -> str:
     if file is None:
         return level_text(level)
     try:
-        return read_regular(file, _MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
+        return decode_toml(read_regular(file, _MAX_BYTES), f"--plan {file}")
+    except OSError as error:
         raise ConfigError(f"--plan {file} cannot be read: {error}") from None
 
 

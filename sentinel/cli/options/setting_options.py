@@ -32,6 +32,7 @@ from sentinel.config.sources import (
     unknown_variables,
 )
 from sentinel.config.specs import parse_workload
+from sentinel.config.toml_text import decode_toml
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, places
 from sentinel.host.regular_file import read_regular, why_replaceable
@@ -393,7 +394,8 @@ def load_expectation(file: str | None, gpus: int | None, *, is_here: bool) -> Ex
         if (why := why_replaceable(path)) is not None:
             remedy = "allowed is a file that root or you own, and that no other user can replace"
             raise click.UsageError(f"{flag} {path}: {why}; {remedy}")
-        found = parse_expectation(read_regular(path, _MAX_FILE_BYTES).decode(), str(path))
+        text = decode_toml(read_regular(path, _MAX_FILE_BYTES), str(path))
+        found = parse_expectation(text, str(path))
     if gpus is None or gpus == found.gpus:
         return found
     if found.gpus is not None:
@@ -437,8 +439,5 @@ def _usage_errors(what: str) -> Iterator[None]:
     except OSError as error:
         why = f"{error.strerror or error}; allowed is a regular TOML file of at most 1 MiB"
         raise click.UsageError(f"{what}: {why}") from error
-    except UnicodeDecodeError as error:
-        message = f"{what}: it is not UTF-8 text; allowed is a TOML file"
-        raise click.UsageError(message) from error
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

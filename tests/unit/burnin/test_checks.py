@@ -360,30 +360,31 @@ SLOW_HOST = {**TO_HOST, LinkPart.TO_HOST: 27}
 ONE = Links(size=1, peers={})
 GROUPED, BUSY = ({"event": "burnin.grouped", "missing": missing} for missing in ([], [3]))
 SIMULATED = Links(host=dict.fromkeys(TO_HOST), peers=dict.fromkeys(TO_PEERS), all_reduce=None)
-CARD = {"name": "a card"}
+CARD, NO_LINKS = {"name": "a card"}, {"driver": "simulated"}
 GROUPS: list[tuple[str, Run, int, Status]] = [
     ("links.data", Run(links=ONE), 1, PASS),
     ("links.data", Run(links=SIMULATED), 8, PASS),
     ("links.host", Run(links=replace(ONE, host=SLOW_HOST)), 1, FAIL),
     ("links.host", two(host=SLOW_HOST), 8, UNTESTED),
     ("links.host", two(), 8, PASS),
-    ("links.host", Run(links=SIMULATED), 8, ABSENT),
+    ("links.host", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
+    ("links.host", Run(links=SIMULATED), 8, UNTESTED),
     ("links.peer", two(), 2, PASS),
     ("links.peer", two(peers={1: 200.0}), 2, WARN),
     ("links.peer", Run(links=two(peers={1: 20.0}).links, counters=CARD), 2, ABSENT),
     ("links.peer", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
     ("links.peer", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
-    ("links.peer", Run(links=SIMULATED), 8, ABSENT),
+    ("links.peer", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
     ("links.all_reduce", two(), 2, PASS),
     ("links.all_reduce", two(all_reduce=200), 4, UNTESTED),
     ("links.all_reduce", Run(links=two().links, counters=CARD), 2, ABSENT),
     # The runs before were of eight GPUs.
     ("links.all_reduce_history", two(), 2, ABSENT),
     ("links.all_reduce_history", Run(links=replace(ONE, size=2, all_reduce=9)), 2, ABSENT),
-    ("links.all_reduce_history", Run(links=SIMULATED), 8, ABSENT),
+    ("links.all_reduce_history", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
     ("links.all_reduce", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
-    ("links.all_reduce", Run(links=SIMULATED), 8, ABSENT),
+    ("links.all_reduce", Run(links=SIMULATED, counters=NO_LINKS), 8, ABSENT),
 ]
 
 GONE = Counters(uuid="", index=1, name="", at=0.0, lost="GPU is lost")
@@ -895,6 +896,28 @@ def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None
     # The same errors within one stressor are of its load.
     record.events = []
     assert judge("ecc.corrected_load", evidence).status is FAIL
+    # A reading above both its neighbours is an error, also the last one.
+    for spike in (30.0, 60.0):
+        evidence = Run(counters={"ecc_corrected_total": 0}).evidence()
+        evidence.record.phases[-1].telemetry = [
+            count(at, 0xFFFFFFFF if at == spike else 0) for at in map(float, range(61))
+        ]
+        found = judge("ecc.corrected_load", evidence)
+        assert (found.status, found.value) == (PASS, 0)
+        assert found.evidence.endswith("not counted as implausible: 4,294,967,295")
+
+
+def test_one_slowdown_that_does_not_count_is_in_the_evidence() -> None:
+    evidence = Run(read={"reasons": ()}).evidence()
+    telemetry = evidence.record.phases[-1].telemetry
+    telemetry[30] = replace(
+        telemetry[30], values={**telemetry[30].values, "reasons": ["hw_slowdown"]}
+    )
+    found = judge("clocks.hardware_slowdown", evidence)
+    readings = evidence.reasons()[1]
+    why = f"hw_slowdown in 1 of {readings} readings, as a change of clocks has it"
+    assert (found.status, found.evidence) == (PASS, why)
+    assert "a change of clocks" in found.threshold
 
 
 def test_the_missing_gpus_are_named_as_far_as_they_are_known() -> None:
@@ -966,6 +989,13 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
 
     whole = judged(replace(HEALTHY, nvlinks=nvlinks(active=False)))
     assert whole.evidence == "17 active links; 18 this model has"
+    listed = judged(replace(HEALTHY, nvlinks=LINKS[:17]))
+    assert (listed.status, listed.evidence) == (WARN, "17 of 18 links active, 17 listed")
+    # On a model that is not known, each listed link of all GPUs should be active, but for bridges.
+    unknown = replace(HEALTHY, name="NVIDIA H100 96GB HBM3", nvlinks=nvlinks(active=False))
+    dead = judged(unknown, replace(unknown, index=1))
+    why = "17 of 18 links active, 18 listed, as on all GPUs of this model"
+    assert (dead.status, dead.evidence) == (WARN, why)
     # How many links a card with bridges should have is not known.
     bridged, peer = (replace(one, name="NVIDIA H100 NVL") for one in (HEALTHY, PEER))
     fewer = replace(bridged, nvlinks=nvlinks(active=False))
@@ -1103,10 +1133,12 @@ def test_a_reading_of_0_is_one_and_one_temperature_alone_is_none() -> None:
         assert found.evidence.endswith("read 0 in 100% of the samples under load")
     for name, value, check in (
         ("temperature_c", 255, "temperature.gpu"),
+        ("temperature_c", 88, "temperature.gpu"),
         ("temperature_margin_c", -120, "temperature.limit"),
+        ("temperature_margin_c", -5, "temperature.limit"),
     ):
         # No GPU can have 255 C, however often it is read.
-        for length, status in ((1, PASS), (2, PASS if value > 0 else FAIL)):
+        for length, status in ((1, PASS), (2, PASS if value == 255 else FAIL)):
             evidence = Run().evidence()
             telemetry = evidence.record.phases[-1].telemetry
             for place in range(30, 30 + length):

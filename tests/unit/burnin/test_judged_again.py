@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.thresholds_file import CORRECTNESS, SPEC
-from sentinel.burnin.formats import FILES
+from sentinel.burnin.formats import FILES, FORMATS
+from sentinel.burnin.report import judge_run, report_object
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ExitCode
 from tests.harness.command_line import CommandLine
@@ -49,6 +51,14 @@ def shown(cli: CommandLine, form: str, *words: str, code: int) -> str:
     """Print a report in one format."""
     out = cli("report", *words, f"--{form}", code=code).out
     return html.unescape(out) if form in {"html", "junit"} else out
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_says_by_the_rules_of_which_version(form: str, tmp_path: Path) -> None:
+    judged = judge_run(ExampleRun().write(tmp_path / "run"))
+    report = {**report_object(judged), "judged_by": "98.76.5"}
+    text = FORMATS[form](judged, report)
+    assert re.search(r"(?is)judged.by.{0,60}98\.76\.5", text)
 
 
 def test_a_run_is_judged_by_its_own_thresholds(tmp_path: Path, cli: CommandLine) -> None:

@@ -157,9 +157,11 @@ def test_an_error_in_a_file_names_the_file_and_the_key(
 def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_file(tmp_path / "missing.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not UTF-8 text"):
-        read_file(tmp_path / "binary.toml")
+    for text, why in ((b"\x80", "can't decode"), ("a = 1".encode("utf-16"), "the mark of UTF-16")):
+        (tmp_path / "binary.toml").write_bytes(text)
+        with pytest.raises(ConfigError, match=f"is not UTF-8 text: .*{why}") as caught:
+            read_file(tmp_path / "binary.toml")
+        assert "Save it as UTF-8." in str(caught.value)
 
 
 def test_an_unknown_variable_with_the_prefix_is_a_warning() -> None:
