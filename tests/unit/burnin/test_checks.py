@@ -993,9 +993,9 @@ def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
     assert (listed.status, listed.evidence) == (WARN, "17 of 18 links active, 17 listed")
     # On a model that is not known, each listed link of all GPUs should be active, but for bridges.
     unknown = replace(HEALTHY, name="NVIDIA H100 96GB HBM3", nvlinks=nvlinks(active=False))
-    dead = judged(unknown, replace(unknown, index=1))
+    same = judged(unknown, replace(unknown, index=1))
     why = "17 of 18 links active, 18 listed, as on all GPUs of this model"
-    assert (dead.status, dead.evidence) == (WARN, why)
+    assert (same.status, same.evidence) == (WARN, why)
     # How many links a card with bridges should have is not known.
     bridged, peer = (replace(one, name="NVIDIA H100 NVL") for one in (HEALTHY, PEER))
     fewer = replace(bridged, nvlinks=nvlinks(active=False))
