@@ -434,7 +434,7 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, fabric *info) {
     return 0; }
 int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active) {
     char name[32]; CHECK_GPU("links"); snprintf(name, sizeof name, "link%u", link);
-    if (link >= VALUE("link_count", 2)) return 2; *active = VALUE(name, 1); return 0; }
+    if (link >= VALUE("link_count", at(device) ? 2 : 18)) return 2; *active = VALUE(name, 1); return 0; }
 int nvmlDeviceGetViolationStatus(void *device, unsigned policy, u64 *times) {
     CHECK_GPU("violation"); times[0] = 0;
     times[1] = policy > 1 ? 0 : VALUE(policy ? "thermal_ns" : "power_ns", 3000000000ull);

@@ -104,7 +104,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
         supervisor.stops_reading = "read" in so
         if "ended" in so:  # the readings are not renewed
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
-    late = allocate(api, wait_s=0.3 * MACHINE_SLOWNESS)
+    late = allocate(api, wait_s=(1.0 if "ended" in so else 0.3) * MACHINE_SLOWNESS)
     check_problem(late, 504, "timeout", why)
     api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
     assert not api.supervisor.allocations
