@@ -82,9 +82,19 @@ def read_stat(pid: int | str) -> ProcessStat | None:
 
 
 def living_in_session(session: int) -> list[int]:
-    """List the PIDs of the living processes of a session. It reads all of /proc, some 20 ms."""
-    stats = (read_stat(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-    return [stat.pid for stat in stats if stat and stat.session == session and stat.alive]
+    """List the PIDs of the living processes of a session; none if no descriptor is left.
+
+    It reads all of /proc, 10 us for each process of the host.
+    """
+    found, wanted = [], str(session).encode()
+    with contextlib.suppress(OSError):
+        for entry in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                line = file.read()
+                fields = line[line.rindex(b")") + 2 :].split(maxsplit=4)
+                if fields[3] == wanted and fields[0] not in {b"Z", b"X"}:
+                    found.append(int(entry))
+    return found
 
 
 def read_usage(pid: int | str) -> Usage | None:

@@ -300,7 +300,7 @@ def why_untrusted(
         if there.st_uid not in trusted and (there.st_dev, there.st_uid) != mapped:
             kind = "link" if stat.S_ISLNK(there.st_mode) else "folder"
             return f"the {kind} {done} belongs to uid {there.st_uid}"
-        if (why := _why_listed(done, trusted)) is not None:
+        if not _is_sticky(there) and (why := _why_listed(done, trusted)) is not None:
             return why
         if stat.S_ISLNK(there.st_mode):
             links += 1
@@ -312,6 +312,11 @@ def why_untrusted(
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
     return None
+
+
+def _is_sticky(there: os.stat_result) -> bool:
+    """Check whether users can replace no files of others in a folder."""
+    return stat.S_ISDIR(there.st_mode) and bool(there.st_mode & stat.S_ISVTX)
 
 
 def _why_listed(path: Path, trusted: set[int]) -> str | None:
@@ -362,10 +367,11 @@ def why_foreign(file: Path, *, new: bool = False) -> str | None:
         for one, there in found:
             if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(file.parent):
                 return f"{one} belongs to uid {there.st_uid}"
+            if _is_sticky(there):
+                continue
             if (why := _why_listed(one, {0, os.getuid()})) is not None:
                 return why
-            is_sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
-            if there.st_mode & stat.S_IWOTH and not is_sticky and not stat.S_ISLNK(there.st_mode):
+            if there.st_mode & stat.S_IWOTH and not stat.S_ISLNK(there.st_mode):
                 return f"all users may write {one}"
         if os.getuid() == 0:
             mapped = (found[-1][1].st_dev, _created_owner(folder) or 0)

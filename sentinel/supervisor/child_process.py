@@ -80,7 +80,7 @@ def _change(variables: Mapping[str, str | None]) -> None:
 
 def _kill_of_session(pid: int, session: int) -> None:
     """Send SIGKILL to a process if it is of this session; its PID may be another's meanwhile."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(OSError):  # it is gone or another user's, or no descriptor is left
         pidfd = os.pidfd_open(pid)
         try:
             stat = read_stat(pid)

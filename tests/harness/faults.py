@@ -893,6 +893,9 @@ def _the_card_and_its_settings() -> Iterator[Kind]:
     yield kind("locked-history", "an operator locked its clocks, and three runs before were faster",
                both(after_three_runs, slower(0.7, STEADY, FP16), telemetry(**LOCKED)), WARN,
                "clocks.locked", sizes=(1,), **lock)
+    yield kind("locked-format", "an operator locked its clocks in fp16, and three runs before were "
+               "faster", both(after_three_runs, slower(0.7, FP16, **LOCKED)), WARN, "CONFIG",
+               sizes=(1,), model=A100, **lock)
     yield kind("inforom", "its InfoROM is corrupted", standing(inforom_valid=False), WARN,
                "inforom.valid", source="NVML: NVML_ERROR_CORRUPTED_INFOROM", moments=ENDS)
     yield kind("reflashed", "another InfoROM after the run", after(inforom="G521"), INCOMPLETE,

@@ -92,7 +92,8 @@ async def resume(context: ContextDep, by: By, body: ResumeRequest | None = None)
 
 
 async def _pause(context: ApiContext, by: Caller, body: PauseRequest) -> Outcome:
-    deadline = deadline_of(body.wait_s)
+    # Once the pause has ended, stressors may come back.
+    deadline = min(deadline_of(body.wait_s), deadline_of(body.seconds))
     gpus = context.views.select(body.gpus)
     outcome = await context.run_command(
         PauseGpus, by=by, gpus=gpus, seconds=body.seconds, release=body.release

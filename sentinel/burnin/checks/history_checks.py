@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sentinel.burnin.checks.catalogue import Table
+from sentinel.burnin.checks.catalogue import ACTIONS, Table
 from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
     Unjudged,
+    by_action,
     by_limits,
     not_applicable,
     untested,
@@ -103,7 +105,8 @@ def _judge_phase(
     left, lowest = explained_share(own, phase, clock, limit), limits.get("fail", limits["warn"])
     if judged.status is Status.PASS or left == 1.0 or share < left * lowest.value:
         return judged
-    return untested(f"{limited_by(own, phase)}; {judged.evidence}")
+    text = f"{judged.evidence}; {limited_by(own, phase)} explains it"
+    return by_action(replace(judged, status=Status.WARN, evidence=text), ACTIONS["limited"])
 
 
 def _is_as_warm(own: GpuRecord, run: Former) -> bool:

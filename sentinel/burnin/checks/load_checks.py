@@ -23,6 +23,7 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.evidence import known_value, read
 from sentinel.burnin.checks.load_evidence import (
+    FEW_ERRORS,
     READINGS_S,
     WORST_SHARE,
     LoadEvidence,
@@ -166,14 +167,17 @@ def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
     name = "ecc_corrected_total"
     counted = [*evidence.curve(name), (inf, read(evidence.now, name))]
     following = {at: int(value) for (at, _), (_, value) in pairwise(counted)}
+    before, life = evidence.record.before, "ecc_corrected_lifetime_total"
+    lasting = (getattr(evidence.now, life) or 0) - (getattr(before, life, None) or 0)
     by_phase: dict[str, int] = {}
-    errors = []
+    errors: list[int] = []
     # The seconds of load and the errors in them, after each reading.
     curve = [(0.0, 0)]
     for phase, first, last in evidence.record.under_load(name):
         begin, end = first.values[name], last.values[name]
-        if begin <= following[last.at] < end:
-            # One reading above both its neighbours: none is reset while it is in use.
+        is_spike = begin <= following[last.at] < end and end - begin > lasting
+        if is_spike and len(errors) < FEW_ERRORS:
+            # A reading above both its neighbours: none is reset while it is in use.
             errors.append(end)
             end = following[last.at]
         # A counter that went backwards was reset: the errors in between are not known.

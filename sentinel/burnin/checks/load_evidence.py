@@ -37,7 +37,7 @@ _JUMP_C, _HIGHEST_C = 22.0, 150.0
 #: The neighbours of a reading are so far apart at most, in seconds: longer, and it may be true.
 _NEIGHBOURS_S = 4.0
 #: More such readings than so many, and than one in a hundred, are none.
-_FEW_ERRORS = 2
+FEW_ERRORS = 2
 #: A GPU is in use from this utilization on; in so many readings of a phase, or more.
 _IN_USE, _FEW = 0.9, 4
 #: Readings of this name fall where temperatures rise.
@@ -226,7 +226,7 @@ class LoadEvidence(GrowthEvidence):
             and sign * (value - last) > _JUMP_C
         ]
         errors = jumps + [value for _, value in known if value > _HIGHEST_C]
-        return errors if len(errors) <= max(_FEW_ERRORS, len(known) / 100) else []
+        return errors if len(errors) <= max(FEW_ERRORS, len(known) / 100) else []
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Select the known values of a reading under load, by time."""

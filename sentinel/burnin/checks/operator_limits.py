@@ -22,8 +22,8 @@ _MARGINS = (0.8, 0.9)
 
 
 def _of_half(values: Sequence[float]) -> float:
-    """Find what half of some readings but one do not exceed: rates may be read a second later."""
-    return sorted(values)[max(0, (len(values) - 3) // 2)]
+    """Find what half of some readings do not exceed."""
+    return sorted(values)[max(0, (len(values) - 2) // 2)]
 
 
 def _limit(record: GpuRecord, phase: PhaseRecord) -> float | None:

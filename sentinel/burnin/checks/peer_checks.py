@@ -93,7 +93,7 @@ def equals_of(evidence: LoadEvidence, phases: Iterable[PhaseRecord]) -> list[Pha
     return [phase for phase in phases if id(phase) not in evidence.limited_less]
 
 
-def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | None:
+def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str, limits: Limits) -> Judgement | None:
     """Judge a rate that no lower power limit and no locked clock explains; None if they may."""
     own = evidence.record
     for phase in compared_phases(own, unit):
@@ -104,7 +104,8 @@ def _beyond_excuse(evidence: LoadEvidence, unit: str, why: str) -> Judgement | N
         clocks = [clock for one in others if (clock := one.median("sm_clock_mhz"))]
         usual = statistics.median(clocks) if clocks else None
         share = _rate(phase, unit) / statistics.median(rates)
-        if share < explained_share(own, phase, usual):
+        # A lock that lowers no clock excuses nothing, and good cards differ, too.
+        if share < min(explained_share(own, phase, usual), limits["fail"].value):
             text = f"{phase.phase.name}: {share:.2f} of its peers, which {why} does not explain"
             return Judgement(status=Status.FAIL, value=round(share, 4), evidence=text)
     return None
@@ -154,7 +155,7 @@ def _judge_peers(evidence: LoadEvidence, limits: Limits, unit: str) -> Judgement
         found.append(replace(judged, evidence=f"{name}: {judged.evidence}"))
     limited = _limited_by(own)
     why = limited or "CONFIG: the power limits or clocks of its peers differ"
-    beyond = _beyond_excuse(evidence, unit, why) if unlike else None
+    beyond = _beyond_excuse(evidence, unit, why, limits) if unlike else None
     found += [beyond] if beyond is not None else []
     if found:
         return min(found, key=lambda one: (one.status.rank, one.value or 0.0))
@@ -212,6 +213,8 @@ def _rate_worst(evidence: LoadEvidence, limits: Limits) -> Judgement:
             like = [max(same, key=lambda one: _rate(one, unit))]
             usual = _rate(like[0], unit)
             together = _at_the_same_time(evidence, phase)
+            if limited_by(evidence.record, phase) is None:
+                together = equals_of(evidence, together)
             peers = peers_of(rates_of(together, unit))
             if peers is not None and peers.median > usual:
                 like, usual = together, peers.median

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -35,6 +36,18 @@ def test_what_a_child_has_forked_is_killed_when_the_child_that_was_killed_alone_
     assert is_alive(forked)
     assert child.reap() == -signal.SIGKILL
     eventually(lambda: not is_alive(forked))
+
+
+def test_own_code_is_reaped_although_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    child = Child(send_safe_path, None, (), {})
+    child.runs_own_code = True
+    eventually(child.ended)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refuse)
+        assert child.reap() == 0
 
 
 def is_alive(pid: str) -> bool:

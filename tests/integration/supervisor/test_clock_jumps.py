@@ -182,7 +182,7 @@ def test_the_end_of_a_daemon_follows_a_change_to_or_from_summer_time(
 def test_the_time_of_a_daemon_does_not_follow_the_wall_clock(
     daemon: Daemon, clock: JumpingClock, to: datetime
 ) -> None:
-    daemon.start(1, "--for", "5s")
+    daemon.start(1, "--for", "8s")  # of which its start is a part
     began = time.monotonic()
     daemon.wait_until_occupied(0)
     clock.jump(to)

@@ -1083,6 +1083,10 @@ def test_no_limit_that_an_operator_has_set_blames_a_gpu_nor_makes_it_an_exceptio
     lower = {"reasons": ("applications_clocks_setting",), "sm_clock_mhz": 1130.0}
     locked = Run(tflops=400, read=lower)
     assert judge("rate.peers", locked.evidence()).status is UNTESTED
+    # Locked at the usual clock, it is as fast as others, which differ, too.
+    usual = Run(tflops=598, read={"reasons": lower["reasons"]})
+    assert judge("rate.peers", usual.evidence()).status is UNTESTED
+    assert judge("rate.peers", replace(usual, tflops=500).evidence()).status is FAIL
     # A limit of 57 % does not explain a third of the rate.
     beyond = judge("rate.peers", replace(lowered, tflops=200).evidence())
     assert (beyond.status, beyond.value) == (FAIL, 0.3333)

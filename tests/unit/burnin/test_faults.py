@@ -240,17 +240,18 @@ SPREAD = 0.023
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("gpus", "nodes"), [(2, 1000), (4, 1000), (8, 1000)])
-def test_good_cards_as_different_as_they_are_pass(gpus: int, nodes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_good_cards_as_different_as_they_are_pass(gpus: int, part: int, tmp_path: Path) -> None:
     """Whole records: noise within a run, an offset for each card, every format and check."""
-    dice = random.Random(gpus)
+    nodes, dice = 250, random.Random(10 * gpus + part)
     found: Counter[Verdict] = Counter()
-    for number in range(nodes):
+    for number in range(part * nodes, (part + 1) * nodes):
         offsets = {index: dice.gauss(0, SPREAD) for index in range(gpus)}
         node = RecordedNode(gpus=gpus, every_s=6.0, seed=number, offsets=offsets)
         found[node.judge(tmp_path / "run").verdict] += 1
         shutil.rmtree(tmp_path / "run")
-    assert found[Verdict.FAIL] <= nodes / 1000, found
+    assert not found[Verdict.FAIL], found
     assert found[Verdict.WARN] <= nodes / 50, found
     assert not found[Verdict.INCOMPLETE], found
 
