@@ -23,6 +23,6 @@ def allow(path: Path, uid: int, *, permissions: int, mask: int = 7) -> None:
     try:
         os.setxattr(path, "system.posix_acl_access", data)
     except OSError as error:
-        if error.errno == errno.ENOTSUP:
-            pytest.skip("the file system has no access control lists")
+        if error.errno in {errno.ENOTSUP, errno.EINVAL}:
+            pytest.skip("no access control lists here, or none for users without a mapping")
         raise
