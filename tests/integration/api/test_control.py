@@ -125,6 +125,12 @@ def test_a_pause_may_wait_for_days_or_without_a_limit(api: ApiServer, wait_s: in
     assert ask(api, "POST", "/v1/pause", {"wait_s": wait_s}).status == 200
 
 
+def test_a_pause_is_waited_for_until_it_ends(api: ApiServer) -> None:
+    api.set(keeps_memory=True)
+    late = ask(api, "POST", "/v1/pause", {"seconds": 0.3, "wait_s": None})
+    check_problem(late, 504, "timeout", "Still held")
+
+
 def test_a_wrong_field_of_a_body_that_may_be_omitted_is_answered_with_the_right_one(
     api: ApiServer,
 ) -> None:
