@@ -172,7 +172,7 @@ class _Order:
 
     def read(self) -> None:
         """Send the indices if they are not those that were sent last."""
-        with contextlib.suppress(DriverError):  # then those of the start are shown
+        with contextlib.suppress(Exception):  # also of a driver of one's own: the last ones stay
             indices = {gpu.uuid: gpu.index for gpu in self._driver.gpus(())}
             if indices != self._indices:
                 self._indices = indices
@@ -182,8 +182,7 @@ class _Order:
         """Read them from time to time."""
         while True:
             time.sleep(ORDER_EVERY_S)
-            with contextlib.suppress(Exception):  # of a driver of one's own
-                self.read()
+            self.read()
 
 
 def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:
