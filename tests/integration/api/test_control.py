@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,8 +165,14 @@ def test_an_unknown_gpu_or_a_reason_that_is_none_changes_nothing(
 
 def test_a_disk_that_cannot_be_written_acknowledges_nothing(api: ApiServer) -> None:
     path = Path(api.spec.state) / verified_store.NAME
-    path.unlink(missing_ok=True)
-    path.mkdir()  # neither read nor replaced
+
+    def is_blocked() -> bool:  # by a folder, which is neither read nor replaced
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # just written again, by the server
+            path.mkdir()
+        return path.is_dir()
+
+    eventually(is_blocked)
     refused = acknowledge(api, "0")
     check_problem(refused, 503, "unavailable", "Nothing was acknowledged")
     assert proof(api)["acknowledged"] == []
