@@ -255,6 +255,8 @@ def _loss_and_hangs() -> Iterator[Kind]:
     yield kind("lost", "NVML calls it lost for seconds, and it comes back",
                events(("gpu.unknown", {"reason": LOST, "lost": True})), FAIL, "gpu.lost",
                source=_GONE, moments=MOMENTS, sizes=(1, 8))
+    yield kind("lost-and-unsaid", "a fault says that it was lost, and no reading does",
+               shown("lost", f"the driver has lost it: {LOST}"), FAIL, "gpu.lost", source=_GONE)
     yield kind("not-listed", "it is not listed any more after the run", not_listed, FAIL,
                "gpu.lost", source=_GONE, moments=(AFTER,), sizes=(2, 8))
     yield kind("lost-before", "it is lost when the run begins", standing(lost=LOST), FAIL,
@@ -525,7 +527,7 @@ def _what_could_not_be_read() -> Iterator[Kind]:
     yield kind("spikes", "95 C in every third reading", telemetry(STEADY, which=slice(None, None,
                3), temperature_c=95), FAIL, "temperature.gpu",
                source="NVML: the card's own maximum", sizes=(1,))
-    for name, value in (("none", None), ("zero", 0), ("constant", 25)):
+    for name, value in (("none", None), ("zero", 0), ("constant", 25), ("127", 127), ("255", 255)):
         readings: dict[str, Any] = {"temperature_c": value}
         yield kind(f"sensor-{name}", f"its temperature reads {value} at any power",
                    both(telemetry(**readings), lasting(**readings)), INCOMPLETE, "temperature",
@@ -552,6 +554,9 @@ def _what_was_read_in_part() -> Iterator[Kind]:
                INCOMPLETE, "load.power", source=_FIELD, sizes=(1, 2))
     yield kind("zero-often", "its temperature reads 0 in every second reading", telemetry(
         STEADY, which=SECOND, temperature_c=0), INCOMPLETE, "load.recorded", source=_FIELD,
+               sizes=(1, 2))
+    yield kind("255-often", "its temperature reads 255 C in every second reading", telemetry(
+        STEADY, which=SECOND, temperature_c=255), INCOMPLETE, "temperature.sensor", source=_FIELD,
                sizes=(1, 2))
     yield kind("vbios-once", "its VBIOS is not read after the run", unread("vbios", why=None),
                INCOMPLETE, "gpu.identity", source=_FIELD, moments=(AFTER,))

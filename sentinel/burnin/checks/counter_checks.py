@@ -12,7 +12,6 @@ from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Status,
-    Unjudged,
     by_limits,
     not_applicable,
     untested,
@@ -68,9 +67,7 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
     """Judge how far the highest of all samples is below the first maximum that is declared."""
     declared = next((name for name in maxima if getattr(evidence.now, name) is not None), maxima[0])
     maximum = read(evidence.now, declared)
-    highest = max(evidence.samples(field) or [read(evidence.now, field)])
-    if not highest:
-        raise Unjudged(untested("it reads 0 C"))
+    highest = evidence.highest(field)
     left = round(maximum - highest, 4)
     text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
     return _unless_cut_hot(evidence, by_limits(left, limits, text + _errors(evidence, field)))

@@ -29,6 +29,10 @@ from sentinel.protocol.views import FaultKind
 #: Where nothing is said of what a node must be.
 NOTHING = Expectation()
 
+#: The highest temperature that a GPU can have, in degrees Celsius: it shuts down well below the
+#: 125 for which silicon is made. Broken sensors of 8 bits read 127 and 255.
+HIGHEST_C = 125.0
+
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped", "retired")
 RESET = "the driver was reloaded or the GPU was reset"
@@ -105,6 +109,19 @@ class GpuEvidence(ABC):
     def implausible(self, name: str) -> list[float]:  # noqa: ARG002 - for evidence with samples
         """Collect the values of a reading that no GPU can have had."""
         return []
+
+    def highest(self, name: str) -> float:
+        """Find the highest of all readings of a temperature.
+
+        Raises:
+            Unjudged: It is not known, or its sensor is broken.
+        """
+        highest: float = max(self.samples(name) or [read(self.now, name)])
+        if highest > HIGHEST_C:
+            raise Unjudged(untested(f"it reads {highest:g} C, which no GPU can have"))
+        if not highest:
+            raise Unjudged(untested("it reads 0 C"))
+        return highest
 
     def losses(self) -> list[str]:
         """Describe when the driver called the GPU lost while it was watched."""

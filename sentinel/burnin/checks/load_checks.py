@@ -301,16 +301,18 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     Over the whole run, and that of the GPU from the end of one phase into a steady one.
     """
     record, name = evidence.record, "memory_temperature_c"
-    values, powers = (_known(one, record.telemetry) for one in ("temperature_c", "power_w"))
+    values = evidence.plausible("temperature_c", record.telemetry)
+    powers = _known("power_w", record.telemetry)
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
-    of_memory = [heat for heat in _known(name, record.telemetry) if heat]
+    evidence.highest("temperature_c")
+    of_memory = [heat for heat in evidence.plausible(name, record.telemetry) if heat]
     if of_memory:  # it may be as warm in every phase, and is cooler before the run
         of_memory += [heat for one in evidence.readings for heat in known_value(one, name)]
     drawn = sorted(power for power in powers if power) or [0.0]
     rise = drawn[-min(_RISEN_READINGS, (len(drawn) + 1) // 2)] - drawn[0]
     judged = [("it", values, rise), ("its memory", of_memory or values, rise)]
-    judged += _warmed(record)
+    judged += _warmed(evidence)
     full = evidence.now.power_limit_default_w or drawn[-1]
     texts = [
         f"{min(heats):g} to {max(heats):g} C while the power varied by {risen:,.0f} W"
@@ -323,12 +325,12 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value=max(values) - min(values), evidence=texts[0])
 
 
-def _warmed(record: GpuRecord) -> Iterator[tuple[str, list[float], float]]:
+def _warmed(evidence: LoadEvidence) -> Iterator[tuple[str, list[float], float]]:
     """Yield the temperatures of each steady phase and just before it, and the rise of the power."""
-    for before, phase in pairwise(record.phases):
+    for before, phase in pairwise(evidence.record.phases):
         last = before.telemetry[-_BEFORE:]
         cool, hot = (_known("power_w", part) for part in (last, phase.telemetry))
-        heats = _known("temperature_c", [*last, *phase.telemetry])
+        heats = evidence.plausible("temperature_c", [*last, *phase.telemetry])
         if phase.phase.steady and cool and hot and heats:
             yield f"it, in {phase.phase.name},", heats, median(hot) - median(cool)
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 from sentinel.burnin.checks.check import Unjudged, untested
-from sentinel.burnin.checks.evidence import NOTHING, Findings, GrowthEvidence, known_value, read
+from sentinel.burnin.checks.evidence import (
+    HIGHEST_C,
+    NOTHING,
+    Findings,
+    GrowthEvidence,
+    known_value,
+    read,
+)
 from sentinel.burnin.checks.measures import format_seconds, format_time
 from sentinel.burnin.checks.operator_limits import limited_less
 from sentinel.burnin.former_runs import Former
 from sentinel.burnin.kernel_faults import KernelFault
-from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Stretches
+from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Sample, Stretches
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.burnin_events import TOO_HOT
 from sentinel.protocol.counters import Counters
@@ -33,7 +40,7 @@ WORST_SHARE = 0.05
 #: the reading, and so is one above the highest that a GPU can have. The steepest measured step of
 #: two seconds is that of an H200 whose load of 640 W ended: 22; it is 5 at a constant load
 #: (benchmarks/measured/h200-heat.jsonl).
-_JUMP_C, _HIGHEST_C = 22.0, 150.0
+_JUMP_C = 22.0
 #: The neighbours of a reading are so far apart at most, in seconds: longer, and it may be true.
 _NEIGHBOURS_S = 4.0
 #: More such readings than so many, and than one in a hundred, are none.
@@ -220,13 +227,21 @@ class LoadEvidence(GrowthEvidence):
             for (begin, first), (_, value), (end, last) in zip(
                 known, known[1:], known[2:], strict=False
             )
-            if value <= _HIGHEST_C
+            if value <= HIGHEST_C
             and end - begin <= _NEIGHBOURS_S
             and sign * (value - first) > _JUMP_C
             and sign * (value - last) > _JUMP_C
         ]
-        errors = jumps + [value for _, value in known if value > _HIGHEST_C]
+        errors = jumps + [value for _, value in known if value > HIGHEST_C]
         return errors if len(errors) <= max(FEW_ERRORS, len(known) / 100) else []
+
+    def plausible(self, name: str, samples: Iterable[Sample]) -> list[float]:
+        """Collect the known values of a reading that are no errors of it."""
+        values = [float(one.values[name]) for one in samples if one.values.get(name) is not None]
+        for error in self.implausible(name):
+            if error in values:
+                values.remove(error)
+        return values
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Select the known values of a reading under load, by time."""
@@ -238,11 +253,12 @@ class LoadEvidence(GrowthEvidence):
 
     def losses(self) -> list[str]:
         """Describe each time at which the driver called the GPU lost."""
-        return [
+        unknown = [
             f"at {format_time(event.get('time'))}: {event['reason']}"
             for event in self.record.named("gpu.unknown")
             if event.get("lost")
         ]
+        return unknown + self.withdrawn(FaultKind.LOST, "")
 
     def withdrawn(self, kind: FaultKind, known: str) -> list[str]:
         """Describe the faults of a kind that the driver showed meanwhile, but the known one."""
