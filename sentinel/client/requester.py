@@ -223,13 +223,15 @@ def path_part(value: object, what: str) -> str:
     """Quote a name or an id as a part of a path.
 
     Raises:
-        ConfigError: It is empty, or no text.
+        ConfigError: It is empty, has a slash, which would name another route, or is no text.
     """
     from urllib.parse import quote  # slow to import, and `sentinel status` needs none
 
     text = text_of(value, what)
     if not text:
         raise ConfigError(f"{what}: it is empty")
+    if "/" in text:
+        raise ConfigError(f"{what}: {describe(value)} has a slash, which no name or id has")
     return quote(text, safe="")
 
 
