@@ -58,6 +58,21 @@ _MEDIA_TYPES = {
 #: The distribution that declares the addresses of the project.
 _PACKAGE = "gpu-sentry"
 
+page = APIRouter(include_in_schema=False)
+
+#: In the order of the OpenAPI document.
+_ROUTERS = (
+    status.state,
+    control.control,
+    *reservations.ROUTERS,
+    control.burnin,
+    *settings.ROUTERS,
+    status.events,
+    compat.router,
+    history.router,
+    page,
+)
+
 
 class _File:
     """One file of the page, in memory."""
@@ -110,8 +125,6 @@ _FILES = _load_files()
 #: The paths that need no token.
 PUBLIC_PATHS = frozenset(_FILES)
 
-page = APIRouter(include_in_schema=False)
-
 
 def _serve_file(path: str, file: _File) -> None:
     """Add the route of one file."""
@@ -127,20 +140,6 @@ def _serve_file(path: str, file: _File) -> None:
 
 for _path, _file in _FILES.items():
     _serve_file(_path, _file)
-
-
-#: In the order of the OpenAPI document.
-_ROUTERS = (
-    status.state,
-    control.control,
-    *reservations.ROUTERS,
-    control.burnin,
-    *settings.ROUTERS,
-    status.events,
-    compat.router,
-    history.router,
-    page,
-)
 
 
 def make_app(context: ApiContext | None = None) -> FastAPI:

@@ -73,6 +73,17 @@ _ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS 
 #: The seconds with their energy.
 SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"
 
+#: Insert or replace a row.
+_INSERT = {
+    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)})"
+    f" VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in {
+        "seconds": ("tick", "gpu", "at", *SAMPLE_COLUMNS),
+        "events": ("at", "name", "gpu", "line"),
+        "uses": ("began", "gpu", "pid", "started", "ours", "who", "user", "until", "open"),
+    }.items()
+}
+
 
 def _range_columns(name: str) -> tuple[str, str, str]:
     """Name the columns of mean, minimum and maximum."""
@@ -117,18 +128,6 @@ CREATE TABLE uses (
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 """
-
-
-#: Insert or replace a row.
-_INSERT = {
-    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)})"
-    f" VALUES ({', '.join('?' * len(columns))})"
-    for table, columns in {
-        "seconds": ("tick", "gpu", "at", *SAMPLE_COLUMNS),
-        "events": ("at", "name", "gpu", "line"),
-        "uses": ("began", "gpu", "pid", "started", "ours", "who", "user", "until", "open"),
-    }.items()
-}
 
 
 class InvalidFileError(Exception):

@@ -38,6 +38,8 @@ ABOUT = "notify"
 #: The version of the JSON.
 _SCHEMA_VERSION = 1
 
+Send = Callable[[str, str, bytes], Awaitable[None]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Notification:
@@ -105,9 +107,6 @@ class Outbox:
         self._taken = {key: at for key, at in self._taken.items() if at + self._every > now}
         self._taken[first.key] = now
         return first
-
-
-Send = Callable[[str, str, bytes], Awaitable[None]]
 
 
 class Recipient:

@@ -44,24 +44,9 @@ _DEVICE = rf"(?:(?P<driver>[\w.+-]{{1,40}}) )?(?P<subject>{ADDRESS}){_SERVICE}: 
 _SEVERITY = r"(?P<severity>(?:Un)?correct(?:ed|able)(?: {0,2}\((?:Non-?)?fatal\))?|(?:Non-?)?fatal)"
 _SOURCE = rf"(?:[: ]{{1,3}}(?:from )?(?:(?P<source>{ADDRESS})|id=(?P<id>[0-9a-f]{{4}})))?"
 
-
-def _patterns(table: str, before: str = "") -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Compile a table of fault_lines.toml: kinds, each with what its lines match."""
-    parts = {"{severity}": _SEVERITY, "{source}": _SOURCE}
-    found = []
-    for row in _LINES[table]:
-        text = f"{before}(?:{'|'.join(row['any'])})"
-        for name, part in parts.items():
-            text = text.replace(name, part)
-        found.append((row["kind"], re.compile(text, re.IGNORECASE)))
-    return tuple(found)
-
-
 #: The words and patterns of lines.
 _LINES = shipped_table("sentinel.burnin", "fault_lines.toml")
-#: PCIe errors after their device, and lines of NVIDIA's driver, by kind.
-_PCIE = _patterns("pcie", rf"(?<![\w.+-]){_DEVICE}")
-_NVRM = _patterns("nvrm")
+
 #: The kernel's own line, of version 6.7 and older, and of newer ones.
 _NOT_PROBED = re.compile(
     rf"nvidia(?:: probe of)? ({ADDRESS})(?: failed|: probe with driver nvidia failed)"
@@ -104,6 +89,23 @@ _PROBE = re.compile(r"NVRM: The NVIDIA GPU ")
 
 #: The drivers of GPUs, NVSwitches and ports; ``pci`` is a device without one.
 _OWN_DRIVERS = ("nvidia", "pcieport", "pciehp", "dpc", "pci", "vfio-pci", "")
+
+
+def _patterns(table: str, before: str = "") -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Compile a table of fault_lines.toml: kinds, each with what its lines match."""
+    parts = {"{severity}": _SEVERITY, "{source}": _SOURCE}
+    found = []
+    for row in _LINES[table]:
+        text = f"{before}(?:{'|'.join(row['any'])})"
+        for name, part in parts.items():
+            text = text.replace(name, part)
+        found.append((row["kind"], re.compile(text, re.IGNORECASE)))
+    return tuple(found)
+
+
+#: PCIe errors after their device, and lines of NVIDIA's driver, by kind.
+_PCIE = _patterns("pcie", rf"(?<![\w.+-]){_DEVICE}")
+_NVRM = _patterns("nvrm")
 
 
 def find_address(text: str) -> str | None:

@@ -20,6 +20,13 @@ _NO_COMMAND = "No such command "
 #: How it begins for an argument that a command does not take.
 _EXTRA = "Got unexpected extra argument"
 
+#: The options that name a daemon.
+_OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
+#: The options for simulated GPUs: each command has at most one of them.
+_SIMULATED = {"--simulate", "--simulated"}
+#: A module that is loaded exactly where stressors are children of this process.
+_SUPERVISOR = "sentinel.supervisor.loop"
+
 
 class UnknownCommandError(click.UsageError):
     """There is no such command.
@@ -34,14 +41,6 @@ class UnknownCommandError(click.UsageError):
         super().__init__(message)
         self.known = tuple(known)
         self.remedy = remedy
-
-
-#: The options that name a daemon.
-_OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
-#: The options for simulated GPUs: each command has at most one of them.
-_SIMULATED = {"--simulate", "--simulated"}
-#: A module that is loaded exactly where stressors are children of this process.
-_SUPERVISOR = "sentinel.supervisor.loop"
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -37,6 +37,8 @@ _NAME_BY_EVENT = {
 #: Names for callbacks, besides the dotted names of events.
 NAMES = ("state_change", "throttle", "resume", "critical", *_NAME_BY_EVENT.values())
 
+_log = logging.getLogger("sentinel.monitor")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventInfo:
@@ -184,9 +186,6 @@ def _parse_event(fields: Mapping[str, str]) -> EventInfo:
         raise ServiceError(f"invalid event from the daemon: {fields['data'][:80]!r}")
     name = fields.get("event") or str(data.get("event", "message"))
     return EventInfo(id=number, name=name, fields=data)
-
-
-_log = logging.getLogger("sentinel.monitor")
 
 
 class Follower:

@@ -29,6 +29,35 @@ SETTLE_S = 3.0
 #: begun or ended for so long, in seconds, so that short allocations do not cost a start each.
 REGROW_S = 60.0
 
+#: Graphics processes below this many bytes together share a GPU with a stressor: an X server that
+#: only shows a login screen holds a few MiB on every GPU.
+GRAPHICS_ALLOWANCE_BYTES = 100 * 2**20
+
+#: An ignore rule by size applies to a process whose memory has been steady for so long, in
+#: seconds. Every newcomer is small until milliseconds before its large allocation.
+STEADY_S = 60.0
+#: A steady process changes by at most this many bytes.
+STEADY_CHANGE_BYTES = 2**20
+
+#: The kernel keeps 15 characters of ``nvidia-cuda-mps-server``.
+MPS_SERVER = "nvidia-cuda-mps"
+_MPS_REASON = "an MPS server; its clients are listed themselves"
+
+#: Memory growth up to this many bytes is noise.
+SLACK_BYTES = GROWTH_SLACK_BYTES
+
+#: Defaults of ``idle.memory``: unattributed memory of an idle GPU, in bytes, where every process is
+#: listed and where some may not be. Any CUDA context takes more than the latter, 527 MiB on an
+#: H200 (an empty one's total less what a newcomer finds free there, benchmarks/measured), and
+#: nvidia-smi shows 0 MiB on an idle H200.
+IDLE_MEMORY_LISTED_BYTES = 2**30
+IDLE_MEMORY_UNLISTED_BYTES = 32 * 2**20
+
+#: Memory of a context that NVML counts as used and lists for no process, in bytes. On an H200 it is
+#: 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more before it is
+#: listed, some 120 ms before its first allocation.
+CONTEXT_OVERHEAD_BYTES = 16 * 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Grant:
@@ -156,21 +185,6 @@ def _granted_ancestor(process: GpuProcess, grants: Mapping[int, _Grant]) -> int 
     return None
 
 
-#: Graphics processes below this many bytes together share a GPU with a stressor: an X server that
-#: only shows a login screen holds a few MiB on every GPU.
-GRAPHICS_ALLOWANCE_BYTES = 100 * 2**20
-
-#: An ignore rule by size applies to a process whose memory has been steady for so long, in
-#: seconds. Every newcomer is small until milliseconds before its large allocation.
-STEADY_S = 60.0
-#: A steady process changes by at most this many bytes.
-STEADY_CHANGE_BYTES = 2**20
-
-#: The kernel keeps 15 characters of ``nvidia-cuda-mps-server``.
-MPS_SERVER = "nvidia-cuda-mps"
-_MPS_REASON = "an MPS server; its clients are listed themselves"
-
-
 def ignored_processes(
     gpu_state: GpuState,
     others: Iterable[GpuProcess],
@@ -262,22 +276,6 @@ def _resident(
             return before
     at = reading.processes_at
     return ResidentProcess(started=process.started, since=at, memory=process.memory)
-
-
-#: Memory growth up to this many bytes is noise.
-SLACK_BYTES = GROWTH_SLACK_BYTES
-
-#: Defaults of ``idle.memory``: unattributed memory of an idle GPU, in bytes, where every process is
-#: listed and where some may not be. Any CUDA context takes more than the latter, 527 MiB on an
-#: H200 (an empty one's total less what a newcomer finds free there, benchmarks/measured), and
-#: nvidia-smi shows 0 MiB on an idle H200.
-IDLE_MEMORY_LISTED_BYTES = 2**30
-IDLE_MEMORY_UNLISTED_BYTES = 32 * 2**20
-
-#: Memory of a context that NVML counts as used and lists for no process, in bytes. On an H200 it is
-#: 8.8 MiB, whatever a stressor takes besides; a newcomer's context is 25 MiB more before it is
-#: listed, some 120 ms before its first allocation.
-CONTEXT_OVERHEAD_BYTES = 16 * 2**20
 
 
 def foreign_memory(gpu_state: GpuState, reading: Reading) -> int:

@@ -38,6 +38,13 @@ from sentinel.protocol.stressor import (
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from sentinel.protocol.xids import BEFORE_EXIT_S, OwnEnd, is_of_own_end
 
+#: A workload's note is cut to this many characters; a plugin may have written it.
+MAX_NOTE_LENGTH = 200
+
+#: The watch of XIDs goes on for so long after it was confirmed, in seconds: twice the interval and
+#: a busy host.
+CONFIRMED_S = 6.0
+
 
 def fold_findings(
     gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: float
@@ -110,10 +117,6 @@ def verified_work_of(gpu_state: GpuState) -> VerifiedWork:
     work = gpu_state.verified
     counts = replace(work.counts, findings=gpu_state.findings.total)
     return replace(work, counts=counts)
-
-
-#: A workload's note is cut to this many characters; a plugin may have written it.
-MAX_NOTE_LENGTH = 200
 
 
 def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
@@ -241,11 +244,6 @@ def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> tuple[Even
         return ()
     fields = {"errors": progress.errors, "checks": progress.checks}
     return (gpu_event("stressor.mismatch", gpu_state, now, **fields),)
-
-
-#: The watch of XIDs goes on for so long after it was confirmed, in seconds: twice the interval and
-#: a busy host.
-CONFIRMED_S = 6.0
 
 
 def report_xids(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:

@@ -21,6 +21,9 @@ _POWER_BRAKE = "hw_power_brake_slowdown"
 
 _LEVELS = tuple(GpuHealth)
 
+#: No GPU is hotter than this, in degrees Celsius: a higher reading is an error of its sensor.
+_HIGHEST_C = 150
+
 
 @dataclass(frozen=True, kw_only=True)
 class HealthLimits:
@@ -78,10 +81,6 @@ def _lower(first: float | None, second: float | None) -> float | None:
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)
-
-
-#: No GPU is hotter than this, in degrees Celsius: a higher reading is an error of its sensor.
-_HIGHEST_C = 150
 
 
 def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:

@@ -38,16 +38,6 @@ SLOW_AFTER_S = 10.0
 #: For how long a workload prepares until its author is told how that ends.
 LONG_PREPARATION_S = 30.0
 
-
-def advance_start(
-    starting: Starting, message: CreatingContext | Announcement, now: float
-) -> Starting:
-    """Record how far a stressor has come."""
-    if isinstance(message, Announcement):
-        return start_memory.begin_stage(starting, message, now)
-    return starting if starting.attaching is not None else replace(starting, attaching=now)
-
-
 #: What a stressor does in each stage of its start.
 _STAGES = {
     StartStage.REHEARSING: "the workload rehearses on a part of the memory",
@@ -59,6 +49,18 @@ _NO_START = (
     "; it has not called ctx.pace() twice, which it must before it is ready, and then every 50 ms"
 )
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
+
+#: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
+UNKILLABLE_AFTER_S = 10.0
+
+
+def advance_start(
+    starting: Starting, message: CreatingContext | Announcement, now: float
+) -> Starting:
+    """Record how far a stressor has come."""
+    if isinstance(message, Announcement):
+        return start_memory.begin_stage(starting, message, now)
+    return starting if starting.attaching is not None else replace(starting, attaching=now)
 
 
 def waits_for(starting: Starting) -> str:
@@ -96,10 +98,6 @@ def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) ->
         left_s=max(0.0, starting.since + config.start_timeout - now),
     )
     return Step(replace(gpu_state, stressor=starting), events=(event,))
-
-
-#: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
-UNKILLABLE_AFTER_S = 10.0
 
 
 def start(

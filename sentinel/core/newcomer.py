@@ -30,6 +30,20 @@ OWN_LOAD_S = 2.0
 #: seconds. The list takes 0.1 ms to read, or far longer while a newcomer's context is created.
 LIST_WAIT_S = 0.01
 
+#: A stressor whose last look is older does not watch, in seconds. Its thread may wait for the
+#: interpreter lock, and NVML for a context that another process creates: 0.1 s on an H200.
+SELF_WATCH_TIMEOUT_S = 0.5
+#: The limit of the probe while the stressor starts, in seconds: NVML does not answer while it
+#: creates its context, for more than 0.09 s on an H200.
+STARTING_TIMEOUT_S = 0.5
+
+#: With a longer interval between two reads, probe and stressor do not alternate, in seconds: either
+#: may be alone for a moment. Newcomers got their memory from a holder that read every 50 ms.
+MAX_ALTERNATION_S = 0.05
+#: They do not alternate with one that last read longer ago, in seconds: NVML does not answer for
+#: 0.1 s while a context is created.
+ALTERNATION_TIMEOUT_S = 0.2
+
 
 def newcomer(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
@@ -261,22 +275,6 @@ def _others_compute(gpu_state: GpuState, reading: Reading) -> bool:
     if reading.at < running.since + OWN_LOAD_S:
         return False
     return len(set(reading.computing)) > max(1, len(gpu_state.attribution.own))
-
-
-#: A stressor whose last look is older does not watch, in seconds. Its thread may wait for the
-#: interpreter lock, and NVML for a context that another process creates: 0.1 s on an H200.
-SELF_WATCH_TIMEOUT_S = 0.5
-#: The limit of the probe while the stressor starts, in seconds: NVML does not answer while it
-#: creates its context, for more than 0.09 s on an H200.
-STARTING_TIMEOUT_S = 0.5
-
-
-#: With a longer interval between two reads, probe and stressor do not alternate, in seconds: either
-#: may be alone for a moment. Newcomers got their memory from a holder that read every 50 ms.
-MAX_ALTERNATION_S = 0.05
-#: They do not alternate with one that last read longer ago, in seconds: NVML does not answer for
-#: 0.1 s while a context is created.
-ALTERNATION_TIMEOUT_S = 0.2
 
 
 def held_since(gpu_state: GpuState) -> float | None:

@@ -18,6 +18,8 @@ from sentinel.protocol.commands import GrantKind
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import Allocation, Grant, KnownFaults, Reservation, Session
 
+GpuRule = Callable[[GpuState, Observation, Config], Step[GpuState]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
@@ -201,7 +203,6 @@ class State:
 
 #: A rule about the whole node, and one about a single GPU with the configuration of that GPU.
 Rule = Callable[[State, Observation], Step[State]]
-GpuRule = Callable[[GpuState, Observation, Config], Step[GpuState]]
 
 
 def each_gpu(state: State, seen: Observation, *rules: GpuRule) -> Step[State]:

@@ -15,6 +15,9 @@ from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import Progress, StressorCommand, StressorGroup
 
+S = TypeVar("S")
+Context = TypeVarTuple("Context")
+
 
 class Role(StrEnum):
     """What a process beside the stressors is for."""
@@ -109,10 +112,6 @@ def rank(action: Action) -> int:
             return 2
         case Start():
             return 4
-
-
-S = TypeVar("S")
-Context = TypeVarTuple("Context")
 
 
 class Step(NamedTuple, Generic[S]):

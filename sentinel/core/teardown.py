@@ -50,6 +50,27 @@ LOAD_WATCH_S = 10.0
 MAX_CLEARINGS = 3
 FIRST_PAUSE_S = 5.0
 
+#: A GPU with so many failures within an hour is FATAL; before that, the pause after a failure
+#: doubles from the minimum to the maximum, in seconds.
+MAX_FAILURES_PER_HOUR = 10
+HOUR_S = 3600.0
+MIN_PAUSE_S = 1.0
+MAX_PAUSE_S = 300.0
+#: After so many seconds of RUNNING the pauses begin again at the minimum.
+FORGIVE_AFTER_S = 60.0
+#: More than reach the maximum, and few enough for a float.
+MAX_DOUBLINGS = 16
+#: STOPPING ends so long after the exit even if the memory is not free, in seconds.
+SETTLE_TIMEOUT_S = 5.0
+SIGKILL, SIGALRM = 9, 14
+#: Failures that no retry can fix.
+PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
+#: Causes that are no failure, but are followed by the same growing pause, with its reason.
+_NOT_READ = {
+    StopCause.UNKNOWN: "the GPU could not be read",
+    StopCause.UNWATCHED: "the GPU was not watched",
+}
+
 
 def detect_leak(gpu_state: GpuState, reading: Reading, now: float) -> GpuState:
     """Record the memory that no process holds after the end of a stressor.
@@ -155,28 +176,6 @@ def _is_leaked_load(gpu_state: GpuState, reading: Reading) -> bool:
 def _allowance(reading: Reading) -> int:
     """Compute how much unattributed memory the listed processes' contexts explain, in bytes."""
     return SLACK_BYTES + CONTEXT_OVERHEAD_BYTES * len(reading.processes or ())
-
-
-#: A GPU with so many failures within an hour is FATAL; before that, the pause after a failure
-#: doubles from the minimum to the maximum, in seconds.
-MAX_FAILURES_PER_HOUR = 10
-HOUR_S = 3600.0
-MIN_PAUSE_S = 1.0
-MAX_PAUSE_S = 300.0
-#: After so many seconds of RUNNING the pauses begin again at the minimum.
-FORGIVE_AFTER_S = 60.0
-#: More than reach the maximum, and few enough for a float.
-MAX_DOUBLINGS = 16
-#: STOPPING ends so long after the exit even if the memory is not free, in seconds.
-SETTLE_TIMEOUT_S = 5.0
-SIGKILL, SIGALRM = 9, 14
-#: Failures that no retry can fix.
-PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
-#: Causes that are no failure, but are followed by the same growing pause, with its reason.
-_NOT_READ = {
-    StopCause.UNKNOWN: "the GPU could not be read",
-    StopCause.UNWATCHED: "the GPU was not watched",
-}
 
 
 def settle(

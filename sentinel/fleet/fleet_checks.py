@@ -52,6 +52,9 @@ _SETTINGS: Mapping[str, str] = {
 #: Whether an expectation of a node names a field of a model.
 IsExpected = Callable[[NodeResult, str, str], bool]
 
+#: Counts on one GPU; None if the count is not known.
+Counted = Callable[[GpuResult], int | None]
+
 
 # --- groups of equal hardware ----------------------------------------------------------------
 
@@ -78,10 +81,6 @@ class Member:
 
     node: str
     gpu: GpuResult
-
-
-#: Counts on one GPU; None if the count is not known.
-Counted = Callable[[GpuResult], int | None]
 
 
 def _growth(name: str) -> Counted:

@@ -32,6 +32,13 @@ FIGURES = RATE, HEAT, POWER = "flops_per_s", "temperature_c", "power_w"
 #: Beyond these bounds a reading is none of a GPU, and no basis of a comparison.
 _PLAUSIBLE = {RATE: (1.0, 1e21), HEAT: (-100.0, 500.0), POWER: (0.0, 1e6)}
 
+#: By the UUID of each GPU of a node, the checks that have judged it.
+_Judged = Mapping[str, frozenset[str]]
+#: The judgement of a check that a report does not have.
+_LACKING = untested("its report does not have it")
+#: How the run of a node is judged by the rules of the version that is installed there.
+_JUDGE_AGAIN = "to judge its run again, on its node: sentinel report DIR --json --output NODE.json"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
@@ -74,12 +81,6 @@ class GpuCounters:
 
 
 _UNKNOWN = GpuCounters()
-#: By the UUID of each GPU of a node, the checks that have judged it.
-_Judged = Mapping[str, frozenset[str]]
-#: The judgement of a check that a report does not have.
-_LACKING = untested("its report does not have it")
-#: How the run of a node is judged by the rules of the version that is installed there.
-_JUDGE_AGAIN = "to judge its run again, on its node: sentinel report DIR --json --output NODE.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,9 @@ _TRUSTED = tuple(
 #: The maximum length of a plugin's error text.
 _MAX_ERROR_LENGTH = 1000
 
+#: Why folders are not searched by this process.
+_left_out: list[str] = []
+
 
 class UntrustedCodeError(ImportError):
     """Another user could change what was about to be imported."""
@@ -73,10 +76,6 @@ def _may_all_write(path: Path) -> bool:
     except OSError:
         return False
     return bool(mode & stat.S_IWOTH)
-
-
-#: Why folders are not searched by this process.
-_left_out: list[str] = []
 
 
 class _TrustedFinder:

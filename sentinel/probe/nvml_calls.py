@@ -49,6 +49,27 @@ ABSENT = frozenset({3, 13, 25, 26})
 #: NVML's codes for a missing GPU: NOT_FOUND and GPU_NOT_FOUND.
 NO_SUCH_GPU = frozenset({6, 28})
 
+#: The numbers that stand for "unknown" in NVML's unsigned values.
+UNKNOWN = (2**32 - 1, 2**64 - 1)
+
+#: The fields whose unsigned types may hold a negative number, as some drivers have it.
+_SIGNED = {194}
+
+#: NVML_VALUE_TYPE_SIGNED_INT, which older bindings do not have.
+_SIGNED_INT = 5
+
+INVALID_ARGUMENT = 2  # the error of a link that the GPU does not have
+
+#: The counters of each link, by NVML_FI_DEV_* of nvml.h; the newer ones replace the older.
+_COUNTERS = {
+    161: "replays_total",  # NVLINK_ERROR_DL_REPLAY
+    162: "recoveries_total",  # NVLINK_ERROR_DL_RECOVERY
+    163: "crc_errors_total",  # NVLINK_ERROR_DL_CRC
+    164: "speed_mbps",  # NVLINK_GET_SPEED
+    215: "recoveries_total",  # NVLINK_COUNT_LINK_RECOVERY_EVENTS, since Blackwell
+    220: "effective_ber",  # NVLINK_COUNT_EFFECTIVE_BER
+}
+
 
 def translated(error: Exception, nvml: Any) -> DriverError:
     """Return the driver error for an exception of pynvml.
@@ -124,9 +145,6 @@ def as_text(value: str | bytes) -> str:
 
 
 # --- figures --------------------------------------------------------------------------------
-
-#: The numbers that stand for "unknown" in NVML's unsigned values.
-UNKNOWN = (2**32 - 1, 2**64 - 1)
 
 
 def as_flag(value: Any) -> bool:
@@ -295,12 +313,6 @@ FIELDS: dict[int, tuple[str, Callable[[Any], Any]]] = {
     270: ("hardware_thermal_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     271: ("power_brake_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
 }
-#: The fields whose unsigned types may hold a negative number, as some drivers have it.
-_SIGNED = {194}
-
-
-#: NVML_VALUE_TYPE_SIGNED_INT, which older bindings do not have.
-_SIGNED_INT = 5
 
 
 def field_number(nvml: Any, field: Any) -> int:
@@ -317,19 +329,6 @@ def field_number(nvml: Any, field: Any) -> int:
     if field.fieldId in _SIGNED and number >= 2**31:
         number -= 2**32 if number < 2**32 else 2**64
     return number
-
-
-INVALID_ARGUMENT = 2  # the error of a link that the GPU does not have
-
-#: The counters of each link, by NVML_FI_DEV_* of nvml.h; the newer ones replace the older.
-_COUNTERS = {
-    161: "replays_total",  # NVLINK_ERROR_DL_REPLAY
-    162: "recoveries_total",  # NVLINK_ERROR_DL_RECOVERY
-    163: "crc_errors_total",  # NVLINK_ERROR_DL_CRC
-    164: "speed_mbps",  # NVLINK_GET_SPEED
-    215: "recoveries_total",  # NVLINK_COUNT_LINK_RECOVERY_EVENTS, since Blackwell
-    220: "effective_ber",  # NVLINK_COUNT_EFFECTIVE_BER
-}
 
 
 def read_nvlinks(nvml: Any, handle: Any) -> tuple[NvLink, ...]:

@@ -23,6 +23,33 @@ from sentinel.protocol.gpu import Telemetry
 #: advances in steps of up to some 100 ms.
 _ENERGY_PERIOD_S = (0.5, 10.0)
 
+#: The interval of expensive fields.
+SLOW_INTERVAL_S = 30.0
+#: The offset between the slow reads of two GPUs.
+SLOW_OFFSET_S = 1.5
+
+#: All links of a GPU together, as the scope of a field.
+_ALL_LINKS = 0xFFFFFFFF
+
+#: The fields of every read, and of slow reads; some of these are sums over all links.
+_FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
+_SLOW_FIELDS = (83, 94, 138, 139, 230, 269, 270)
+_SUMS = {138, 139}
+#: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75.
+#: On an H100, that is the hardware's alone.
+_HEAT = ("software_thermal_throttled_s", "hardware_thermal_throttled_s")
+_ALL_HEAT = 75
+
+#: The figures of every read that have a call of their own, and those of slow reads.
+_FAST = ("reasons", "power_limit_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
+_SLOW = (
+    *("slowdown_c", "maximum_c", "shutdown_c", "memory_maximum_c", "temperature_margin_c"),
+    *("pcie_generation", "pcie_width"),
+)
+
+#: NVML's value for an unknown performance state.
+_NO_STATE = 32
+
 
 class PowerMeter:
     """Measures the power of GPUs.
@@ -69,34 +96,6 @@ class PowerMeter:
         if now - before > most or energy < had:
             return None
         return (energy - had) / 1000 / (now - before)
-
-
-#: The interval of expensive fields.
-SLOW_INTERVAL_S = 30.0
-#: The offset between the slow reads of two GPUs.
-SLOW_OFFSET_S = 1.5
-
-#: All links of a GPU together, as the scope of a field.
-_ALL_LINKS = 0xFFFFFFFF
-
-#: The fields of every read, and of slow reads; some of these are sums over all links.
-_FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
-_SLOW_FIELDS = (83, 94, 138, 139, 230, 269, 270)
-_SUMS = {138, 139}
-#: The time slowed by heat: of the driver and of the hardware, or on older drivers of field 75.
-#: On an H100, that is the hardware's alone.
-_HEAT = ("software_thermal_throttled_s", "hardware_thermal_throttled_s")
-_ALL_HEAT = 75
-
-#: The figures of every read that have a call of their own, and those of slow reads.
-_FAST = ("reasons", "power_limit_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
-_SLOW = (
-    *("slowdown_c", "maximum_c", "shutdown_c", "memory_maximum_c", "temperature_margin_c"),
-    *("pcie_generation", "pcie_width"),
-)
-
-#: NVML's value for an unknown performance state.
-_NO_STATE = 32
 
 
 class TelemetryReader:

@@ -55,6 +55,13 @@ FUNCTIONS = {name: call.function for name, call in {**CALLS_BY_NAME, **ACCESS_CA
     "nvlinks": "nvmlDeviceGetNvLinkState",
 }
 
+#: The call that looks for GPUs that NVML does not list.
+INVENTORY = "inventory"
+
+_VENDOR = "0x10de"
+#: VGA and 3D controllers.
+_CLASSES = ("0x0300", "0x0302")
+
 
 class _Caller:
     """Announces and makes calls, and sends what came of them.
@@ -87,9 +94,6 @@ class _Caller:
 
 
 # --- the counters -----------------------------------------------------------------------------
-
-#: The call that looks for GPUs that NVML does not list.
-INVENTORY = "inventory"
 
 
 def run_counters(
@@ -156,11 +160,6 @@ def _read_gpu(
             found = replace(found, lost=error.reason)
     caller.send(found)
     return found
-
-
-_VENDOR = "0x10de"
-#: VGA and 3D controllers.
-_CLASSES = ("0x0300", "0x0302")
 
 
 def pci_addresses(spec: CountersSpec, listed: Collection[str | None]) -> tuple[str, ...]:

@@ -71,6 +71,11 @@ _HIGHEST = 100_000
 _MAX_XID = 2**32
 _SHARES = frozenset({"utilization", "memory_utilization", "fan_share"})
 
+#: The longest text of an error, and of what a call returned.
+_MAX_TEXT = 300
+_REPR = reprlib.Repr()
+_REPR.maxother = 100
+
 
 class _Rule(NamedTuple):
     """A limit of a result that has the right type and is not None."""
@@ -169,11 +174,6 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
 
 
 # --- calls ------------------------------------------------------------------------------------
-
-#: The longest text of an error, and of what a call returned.
-_MAX_TEXT = 300
-_REPR = reprlib.Repr()
-_REPR.maxother = 100
 
 
 def one_line(text: object) -> str:

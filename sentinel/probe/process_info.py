@@ -31,6 +31,9 @@ _BURST_OPENS = 5
 #: its end, 30 ms or more after the last open, which must not add up.
 _MAX_GAP_S = 0.015
 
+#: The number of cached processes. Dropping one costs another read of /proc.
+_MAX_CACHED = 1024
+
 
 class Burst:
     """Counts the opens of one device node."""
@@ -88,10 +91,6 @@ class NodeWatch:
                 burst, on_burst = self._watched.get(event.wd, (None, None))
                 if burst and on_burst and burst.opened(time.monotonic()):
                     on_burst()
-
-
-#: The number of cached processes. Dropping one costs another read of /proc.
-_MAX_CACHED = 1024
 
 
 class ProcessIdentifier:

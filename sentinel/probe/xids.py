@@ -27,6 +27,28 @@ from sentinel.probe.reader import Publisher
 from sentinel.probe.scheduler import next_multiple
 from sentinel.protocol.probe import WatchedGpu, XidReport, XidsWatched
 
+#: The longest wait, in seconds; also the interval of the messages that XIDs are watched.
+WAIT_S = 2.0
+
+#: The pause after a failed wait, at first and at most, in seconds. A lost GPU may fail every wait.
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+
+#: How long until a GPU that could not be added is tried again, in seconds.
+RETRY_S = 60.0
+
+#: Repeats of an XID within so many seconds are one report.
+GROUP_S = 5.0
+
+#: The most different XIDs of one GPU in that time: some ten times what a fault throws.
+MAX_NUMBERS = 32
+
+#: The most reports that wait for room in the channel, of a supervisor that was stopped.
+MAX_UNSENT = 1000
+
+#: The pause after a repeat, in seconds: a GPU that throws thousands of XIDs must not keep the
+#: interpreter from the readers.
+_REPEAT_PAUSE_S = 0.001
+
 
 class NvmlXids:
     """An event set of NVML for critical XIDs.
@@ -96,29 +118,6 @@ class NvmlXids:
 def _address(handle: Any) -> int | None:
     """Return the address that a handle is."""
     return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-#: The longest wait, in seconds; also the interval of the messages that XIDs are watched.
-WAIT_S = 2.0
-
-#: The pause after a failed wait, at first and at most, in seconds. A lost GPU may fail every wait.
-MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
-
-#: How long until a GPU that could not be added is tried again, in seconds.
-RETRY_S = 60.0
-
-#: Repeats of an XID within so many seconds are one report.
-GROUP_S = 5.0
-
-#: The most different XIDs of one GPU in that time: some ten times what a fault throws.
-MAX_NUMBERS = 32
-
-#: The most reports that wait for room in the channel, of a supervisor that was stopped.
-MAX_UNSENT = 1000
-
-#: The pause after a repeat, in seconds: a GPU that throws thousands of XIDs must not keep the
-#: interpreter from the readers.
-_REPEAT_PAUSE_S = 0.001
 
 
 class XidGroups:

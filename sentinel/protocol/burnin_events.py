@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import Progress
 
+#: Why a GPU that did not cool while it was idle does no more of a plan.
+TOO_HOT = "it was too hot for ten minutes without any work"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
@@ -110,10 +113,6 @@ class PhaseEnded:
     work: PhaseWork = field(default_factory=PhaseWork)
     #: As it was published, which the record believes; None where the work has them.
     passes: int | None = None
-
-
-#: Why a GPU that did not cool while it was idle does no more of a plan.
-TOO_HOT = "it was too hot for ten minutes without any work"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,9 @@ EVENT_REASONS = {
     0x100: "display_clock_setting",
 }
 
+#: A pebibyte, more than any GPU has: a higher figure is no memory.
+MAX_MEMORY_BYTES = 2**50
+
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryFields:
@@ -142,10 +145,6 @@ class GpuProcess:
     user: str | None = None
     #: The PIDs of its parent, that one's parent and so on, as of the first sight of it.
     ancestors: tuple[int, ...] | None = None
-
-
-#: A pebibyte, more than any GPU has: a higher figure is no memory.
-MAX_MEMORY_BYTES = 2**50
 
 
 @dataclass(frozen=True, kw_only=True)

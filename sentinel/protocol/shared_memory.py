@@ -8,6 +8,19 @@ import os
 import time
 from collections.abc import Sequence
 
+#: The stamps of a stressor, and their number: when it last saw the memory of its GPU within its
+#: limit, and when it last forked beyond the first few processes.
+WATCHED, FORKED = 0, 1
+STRESSOR_STAMPS = 2
+
+#: The most GPUs that have slots.
+MAX_GPUS = 128
+
+_SLOTS = 1 + 2 * MAX_GPUS
+_NAME_BYTES = 32
+_TIMES = 8 * _SLOTS
+_SIZE = _TIMES + _NAME_BYTES * _SLOTS
+
 
 def allocate(name: str, size: int) -> int:
     """Allocate ``size`` bytes of zeros that a child can inherit; return the descriptor.
@@ -51,20 +64,6 @@ class Stamps:
         self._times.release()
         self._memory.close()
         os.close(self.fd)
-
-
-#: The stamps of a stressor, and their number: when it last saw the memory of its GPU within its
-#: limit, and when it last forked beyond the first few processes.
-WATCHED, FORKED = 0, 1
-STRESSOR_STAMPS = 2
-
-#: The most GPUs that have slots.
-MAX_GPUS = 128
-
-_SLOTS = 1 + 2 * MAX_GPUS
-_NAME_BYTES = 32
-_TIMES = 8 * _SLOTS
-_SIZE = _TIMES + _NAME_BYTES * _SLOTS
 
 
 def slot_order(found: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ GROWTH_SLACK_BYTES = 2**20
 #: c10/cuda/CUDACachingAllocator).
 LARGE_BUFFER_BYTES, MIN_LARGE_BYTES, ROUND_LARGE_BYTES = 20 * 2**20, 10 * 2**20, 2 * 2**20
 
+#: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
+MAX_QUANTUM_S = 0.05
+
 
 def size_in_chunks(asked: int, chunk: int) -> int:
     """Compute what a target takes at most if it is taken in chunks, in bytes."""
@@ -31,10 +34,6 @@ def size_in_chunks(asked: int, chunk: int) -> int:
     else:
         taken = -(-chunk // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
     return asked + asked // max(1, chunk) * (taken - chunk) + LARGE_BUFFER_BYTES
-
-
-#: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
-MAX_QUANTUM_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,10 @@ from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 #: How the reason begins why a plan has ended if the GPU itself is at fault, not the driver.
 FAULTY = "it is lost, or hangs"
 
+#: The texts of faults that may stand since before a burn-in; the second has a number.
+ROW_IN_USE = "a faulty row of its memory is in use until a reset"
+UNCORRECTABLE = "{} uncorrectable errors of its memory since the driver was loaded"
+
 
 def described(text: str) -> dict[str, str]:
     """Build a field's metadata with a description for the OpenAPI document."""
@@ -135,11 +139,6 @@ class HealthCause(StrEnum):
     """Foreign processes use much of it; counts only with `throttle.pace` = `full`."""
     HARDWARE = "hardware"
     """A finding, a known fault, or a power brake."""
-
-
-#: The texts of faults that may stand since before a burn-in; the second has a number.
-ROW_IN_USE = "a faulty row of its memory is in use until a reset"
-UNCORRECTABLE = "{} uncorrectable errors of its memory since the driver was loaded"
 
 
 class FaultKind(StrEnum):

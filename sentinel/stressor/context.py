@@ -44,6 +44,15 @@ WINDOW_S = 0.1
 #: overrun means that the host stood still.
 _MAX_DEBT_S = 1.0
 
+#: The maximum length of a finding's ``detail``.
+_MAX_DETAIL_LENGTH = 1000
+
+#: The interval of progress messages.
+_PROGRESS_INTERVAL_S = 1.0
+
+#: The maximum length of a note.
+_MAX_NOTE_LENGTH = 200
+
 
 class DutyCycle:
     """Decides when the device rests, and for how long. Times are seconds of one clock.
@@ -117,16 +126,6 @@ class DutyCycle:
             self._end += due * WINDOW_S
             budget = self.share * WINDOW_S
             self._left = min(self._left + due * budget, 2.0 * budget)
-
-
-#: The maximum length of a finding's ``detail``.
-_MAX_DETAIL_LENGTH = 1000
-
-#: The interval of progress messages.
-_PROGRESS_INTERVAL_S = 1.0
-
-#: The maximum length of a note.
-_MAX_NOTE_LENGTH = 200
 
 
 class _Tally(NamedTuple):

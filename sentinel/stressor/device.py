@@ -40,6 +40,16 @@ Fence = Any
 _Event: Any = torch.cuda.Event
 _initialise: Any = torch.cuda.init
 
+#: More than torch and cuBLAS allocate when kernels run for the first time, which a reserve must not
+#: pay for. On an H200 with torch 2.11 that was 192 MiB for `gemm` of any dtype and `pulse`, 94 MiB
+#: for `memtest`, 92 MiB for `elementwise` and nothing for `hold`.
+_LIBRARY_BYTES = 256 * 2**20
+
+#: The most chunks. On an H200 the teardown of 62,976 chunks of 2 MiB took 2.2 s, and no newcomer
+#: got its memory; with 246 of 512 MiB every one did. The bound is computed from the 35 microseconds
+#: of each chunk, 36 ms in all, and not measured.
+MAX_CHUNKS = 1024
+
 
 class Device(Protocol):
     """The device that a workload runs on."""
@@ -263,18 +273,6 @@ class Filling:
     asked: int
     #: Whether the device ran out of memory before the target.
     refused: bool
-
-
-#: More than torch and cuBLAS allocate when kernels run for the first time, which a reserve must not
-#: pay for. On an H200 with torch 2.11 that was 192 MiB for `gemm` of any dtype and `pulse`, 94 MiB
-#: for `memtest`, 92 MiB for `elementwise` and nothing for `hold`.
-_LIBRARY_BYTES = 256 * 2**20
-
-
-#: The most chunks. On an H200 the teardown of 62,976 chunks of 2 MiB took 2.2 s, and no newcomer
-#: got its memory; with 246 of 512 MiB every one did. The bound is computed from the 35 microseconds
-#: of each chunk, 36 ms in all, and not measured.
-MAX_CHUNKS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,25 @@ from sentinel.stressor.matmul import Layout, Product
 #: Bytes of a matrix that the host reads at a time.
 SLICE = 4 * 2**20
 
+#: Repetitions of the operation that went wrong.
+REPEATS = 3
+
+#: The matrices of a product that results depend on: their places and names in findings.
+_ORIGINALS = (
+    (FindingPlace.INPUT, "left input"),
+    (FindingPlace.INPUT, "right input"),
+    (FindingPlace.REFERENCE, "reference"),
+)
+_REFERENCE = 2
+
+#: The maximum number of findings that one stressor examines and reports; further ones are counted.
+_MAX_FINDINGS = 64
+
+#: Returns the correct bytes from one offset to another, on the host.
+Expected = Callable[[int, int], Tensor]
+#: Parts of a matrix: bytes from one offset to another.
+Parts = Sequence[tuple[int, int]]
+
 
 class Inspector:
     """Compares, sums and reads the matrices of one product; allocates nothing after first use.
@@ -117,26 +136,6 @@ class Inspector:
         slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
         self.wait()
         return slice_
-
-
-#: Repetitions of the operation that went wrong.
-REPEATS = 3
-
-#: The matrices of a product that results depend on: their places and names in findings.
-_ORIGINALS = (
-    (FindingPlace.INPUT, "left input"),
-    (FindingPlace.INPUT, "right input"),
-    (FindingPlace.REFERENCE, "reference"),
-)
-_REFERENCE = 2
-
-#: The maximum number of findings that one stressor examines and reports; further ones are counted.
-_MAX_FINDINGS = 64
-
-#: Returns the correct bytes from one offset to another, on the host.
-Expected = Callable[[int, int], Tensor]
-#: Parts of a matrix: bytes from one offset to another.
-Parts = Sequence[tuple[int, int]]
 
 
 class FindingReporter:

@@ -28,6 +28,26 @@ from sentinel.stressor.sizing import cube, has_capability, no_room, rehearse_pro
 #: The maximum length of a reason.
 _MAX_REASON_LENGTH = 200
 
+#: torch counts up to 99 ranges in shared memory (SummaryOps.cu), and older versions more in the
+#: GPU's; fp32 counts these numbers exactly, in any order.
+_BINS, _COUNTED = 64, 2**20
+
+#: The columns of a head, the rows of one, and the heads that are computed at a time.
+_HEAD, _SEQUENCE, _HEADS = 128, 1024, 8
+
+#: Parts of a matrix that are computed one after another by small kernels.
+_PARTS = 128
+
+#: A result of 128 MiB, more than the L2 cache of an H200: it is read from the memory.
+_SHAPE = Shape(8192, 4096, GRAIN)
+#: The most results of quick and of slow operations: some tenths of a second of work.
+_QUICK, _SLOW = 256, 48
+#: Integers of all bits: the standard deviation of numbers that are at most six times as large.
+_INT32_SCALE = 2**28
+
+#: The chunks of which a smallest product is made, and its matrices that fit into one of them.
+_PLACES = 16
+
 
 # --- operations -------------------------------------------------------------------------------
 
@@ -78,11 +98,6 @@ def _add_atomically(product: Product, out: Tensor) -> None:
         sums.scatter_add_(0, here, numbers[start:end])
 
 
-#: torch counts up to 99 ranges in shared memory (SummaryOps.cu), and older versions more in the
-#: GPU's; fp32 counts these numbers exactly, in any order.
-_BINS, _COUNTED = 64, 2**20
-
-
 def _count(product: Product, out: Tensor) -> None:
     """Count the numbers of each range, piece by piece; atomics of shared memory."""
     numbers, counts = product.left.view(-1), out.view(-1)
@@ -116,10 +131,6 @@ def _softmax(product: Product, out: Tensor) -> None:
     torch.softmax(product.left, dim=1, out=out)
 
 
-#: The columns of a head, the rows of one, and the heads that are computed at a time.
-_HEAD, _SEQUENCE, _HEADS = 128, 1024, 8
-
-
 def _attend(product: Product, out: Tensor) -> None:
     """Compute softmax(q k^T) v, head by head; the right input is both k and v."""
     width = math.gcd(out.shape[1], _HEAD)
@@ -131,10 +142,6 @@ def _attend(product: Product, out: Tensor) -> None:
         scores = torch.bmm(queries[start:end], keys[start:end].transpose(1, 2))
         weights = torch.softmax(scores.mul_(width**-0.5), dim=2)
         torch.bmm(weights, keys[start:end], out=results[start:end])
-
-
-#: Parts of a matrix that are computed one after another by small kernels.
-_PARTS = 128
 
 
 def _launch_often(product: Product, out: Tensor) -> None:
@@ -189,13 +196,6 @@ def _pieces(count: int, longest: int) -> Iterator[tuple[int, int]]:
 
 
 # --- units ------------------------------------------------------------------------------------
-
-#: A result of 128 MiB, more than the L2 cache of an H200: it is read from the memory.
-_SHAPE = Shape(8192, 4096, GRAIN)
-#: The most results of quick and of slow operations: some tenths of a second of work.
-_QUICK, _SLOW = 256, 48
-#: Integers of all bits: the standard deviation of numbers that are at most six times as large.
-_INT32_SCALE = 2**28
 
 
 def _floats(
@@ -298,10 +298,6 @@ UNITS: dict[str, Dtype] = {
         _integers("shared", exchange_in_shared),
     )
 }
-
-
-#: The chunks of which a smallest product is made, and its matrices that fit into one of them.
-_PLACES = 16
 
 
 def why_not(ctx: WorkloadContext, unit: Dtype, seeds: int = 1) -> str | None:

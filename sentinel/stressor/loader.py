@@ -57,6 +57,24 @@ _CONTEXT = object()
 #: The maximum length of a docstring's text and of a default.
 _MAX_TEXT_LENGTH = 300
 
+#: What to do about a module that is not found.
+_FOLDER = (
+    "A module is found if it is installed, in PYTHONPATH of the daemon, or in the folder in which "
+    "a command names it. Or name its folder: /FOLDER/module:attribute."
+)
+
+#: Entry points of built-in workloads by name, once they are known: to look for one takes up to
+#: 0.6 s on a host with many packages.
+_BUILT_IN: dict[str, EntryPoint] = {}
+
+_TRUST = (
+    "Keep the code where only its user and root can write, or run stressors as the user to whom it"
+    " belongs: --stressor-user."
+)
+
+#: The name under which the import of torch is announced; that of a workload is its number.
+TORCH = "torch"
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoundWorkload:
@@ -248,22 +266,10 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]} ..."
 
 
-#: What to do about a module that is not found.
-_FOLDER = (
-    "A module is found if it is installed, in PYTHONPATH of the daemon, or in the folder in which "
-    "a command names it. Or name its folder: /FOLDER/module:attribute."
-)
-
-
 def import_torch() -> None:
     """Import torch without its warning about a missing numpy, which Sentinel does not need."""
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch  # noqa: F401 - not before the lease is running
-
-
-#: Entry points of built-in workloads by name, once they are known: to look for one takes up to
-#: 0.6 s on a host with many packages.
-_BUILT_IN: dict[str, EntryPoint] = {}
 
 
 def load_built_in() -> None:
@@ -272,12 +278,6 @@ def load_built_in() -> None:
         if is_built_in(entry) and not is_shadowed(entry):
             importlib.import_module(entry.module)
             _BUILT_IN[entry.name] = entry
-
-
-_TRUST = (
-    "Keep the code where only its user and root can write, or run stressors as the user to whom it"
-    " belongs: --stressor-user."
-)
 
 
 def load_workload(name: str, chosen_by: str | None = None) -> Workload:
@@ -345,10 +345,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error) if isinstance(error, RuntimeError) else ""
     return ("CUDA" in text and "out of memory" in text) or "_ALLOC_FAILED" in text
-
-
-#: The name under which the import of torch is announced; that of a workload is its number.
-TORCH = "torch"
 
 
 @dataclass(frozen=True, kw_only=True)

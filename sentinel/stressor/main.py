@@ -78,6 +78,15 @@ _ALLOCATION_RULE = (
     "the second call of ctx.pace()"
 )
 
+_LOADING_TITLE = "sentinel: standby, loads torch"
+_STANDBY_TITLE = "sentinel: standby, becomes the next stressor"
+
+#: The nice value of the thread that loads everything: the CPU belongs to other jobs.
+_NICE = 19
+_ENDING_POLL_S = 0.01
+#: The most descriptors that come with Activate.
+_MAX_FDS = 16
+
 
 def run(
     spec: StressorSpec,
@@ -290,16 +299,6 @@ def prefer_for_oom_kill() -> None:
     """Make this process the first choice of the kernel's out-of-memory killer."""
     with contextlib.suppress(PermissionError, FileNotFoundError):  # no such right, or no such file
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-_LOADING_TITLE = "sentinel: standby, loads torch"
-_STANDBY_TITLE = "sentinel: standby, becomes the next stressor"
-
-#: The nice value of the thread that loads everything: the CPU belongs to other jobs.
-_NICE = 19
-_ENDING_POLL_S = 0.01
-#: The most descriptors that come with Activate.
-_MAX_FDS = 16
 
 
 def run_standby(spec: StandbySpec, channel: socket.socket, parent: int) -> None:

@@ -31,6 +31,23 @@ SMALL_PIECE_BYTES = 8 * 2**20
 #: The alignment of matrices in bytes; kernels are slower with less.
 _ALIGNMENT = 512
 
+#: Distinct random values in an input. A prime, so that rows of a power of two start at different
+#: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.
+_BLOCK_LENGTH = 123_457
+
+#: Cached blocks of values, 1 MiB each: drawing one takes 50 ms.
+_MAX_CACHED_BLOCKS = 16
+
+#: The standard deviation in narrow dtypes, whose maximum is 127 (int8) or 448 (fp8).
+_NARROW_SCALE = 32
+
+#: The weight of the right input in the interpolation of the memory phase.
+_WEIGHT = 0.3
+
+#: torch declares no types for these switches; the older ones are deprecated where these exist.
+_MATMUL: Any = torch.backends.cuda.matmul
+_NAMED_PRECISION = hasattr(_MATMUL, "fp32_precision")
+
 
 class Needs(NamedTuple):
     """The bytes that a product requires: for its inputs and for each result."""
@@ -114,24 +131,6 @@ def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int, slots: int) -> 
 
 def _round_up(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-#: Distinct random values in an input. A prime, so that rows of a power of two start at different
-#: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.
-_BLOCK_LENGTH = 123_457
-
-#: Cached blocks of values, 1 MiB each: drawing one takes 50 ms.
-_MAX_CACHED_BLOCKS = 16
-
-#: The standard deviation in narrow dtypes, whose maximum is 127 (int8) or 448 (fp8).
-_NARROW_SCALE = 32
-
-#: The weight of the right input in the interpolation of the memory phase.
-_WEIGHT = 0.3
-
-#: torch declares no types for these switches; the older ones are deprecated where these exist.
-_MATMUL: Any = torch.backends.cuda.matmul
-_NAMED_PRECISION = hasattr(_MATMUL, "fp32_precision")
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,18 @@ _VARIABLES = (
 #: Arguments of cublasGetProperty: major, minor and patch level (libraryPropertyType).
 _PROPERTIES = (0, 1, 2)
 
+#: Of how many results one is checked if not every one is.
+_ONE_IN = 16
+
+#: The maximum number of quanta between a check and the host's knowledge of it. One is in flight.
+_LEAD = 2
+
+#: Snapshots of the check marks that exist at a time: those of two quanta, and a spare one.
+_SNAPSHOTS = 3
+
+#: How often the reference is recomputed before a GPU that contradicts itself is given up.
+_TRIES = 3
+
 
 def key_of(product: Product, seed: int) -> GoldenKey:
     """Return everything that determines the bits of a reference."""
@@ -88,19 +100,6 @@ def _cublas_version(cuda: str) -> str:
     if any(failed):
         return f"cuda {cuda}"
     return ".".join(str(part.value) for part in parts)
-
-
-#: Of how many results one is checked if not every one is.
-_ONE_IN = 16
-
-#: The maximum number of quanta between a check and the host's knowledge of it. One is in flight.
-_LEAD = 2
-
-#: Snapshots of the check marks that exist at a time: those of two quanta, and a spare one.
-_SNAPSHOTS = 3
-
-#: How often the reference is recomputed before a GPU that contradicts itself is given up.
-_TRIES = 3
 
 
 class ResultPipeline:

@@ -45,6 +45,9 @@ _REMEDY = "Hold more memory, or take it in larger chunks."
 AUTO = "auto"
 _PREFERRED = ("bf16", "fp16", "fp32")
 
+#: The rows of the products whose checks are rehearsed: more numbers than a block of random values.
+_REHEARSED_ROWS = 1024
+
 
 def has_capability(dtype: Dtype, device: torch.device) -> bool:
     """Check whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
@@ -247,9 +250,6 @@ def _seconds(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -
 
 
 # --- rehearsals -------------------------------------------------------------------------------
-
-#: The rows of the products whose checks are rehearsed: more numbers than a block of random values.
-_REHEARSED_ROWS = 1024
 
 
 def rehearse_product(

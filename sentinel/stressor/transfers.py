@@ -32,6 +32,49 @@ _POLL_S, _ALIVE_S = 0.0005, 0.02
 _Event: Any = torch.cuda.Event
 _Stream: Any = torch.cuda.Stream
 
+#: How long to wait for the other ranks, in seconds: a cold start of torch may take half of it. It
+#: is below ``--start-timeout``.
+RENDEZVOUS_TIMEOUT_S = 90.0
+#: How long a rank without its peers waits for the supervisor to end it, in seconds.
+_STOP_WAIT_S = 10.0
+_POLL_S_PEERS = 0.05
+
+#: Sockets listen on the loopback device alone, and network cards are left alone. NVLink multicast
+#: is off: a process that is killed while it is used may leave the switches in a bad state. torch's
+#: own threads must not end a process that waits for a rank: that would look like a crash.
+#: An administrator may allow multicast: NCCL then uses it where the GPUs support it.
+NVLS = "NCCL_NVLS_ENABLE"
+NVLS_WHERE_SUPPORTED = "2"
+ENVIRONMENT = {
+    NVLS: "0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET": "Socket",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+
+#: What NCCL may take for its buffers and kernels, in bytes, for each other rank: its buffers are
+#: 4 MiB each, several for each of up to 32 channels.
+_BUFFER_BYTES = 512 * 2**20
+
+#: torch declares no types for these.
+_dist: Any = dist
+
+#: An odd number with well mixed bits, 2^64 divided by the golden ratio, as a signed word.
+_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
+_SHIFT = 29
+_BITS = 64
+#: Keys are positive words.
+_KEYS = 2**62
+#: Numbers of an all-reduce are below this, each before an offset below it is added.
+_NUMBERS = 256
+#: A float32 represents every integer up to here exactly.
+_EXACT = 2**24
+
 
 class StoppedError(Exception):
     """The workload is to return."""
@@ -134,39 +177,6 @@ class Transfers:
                 stopped = now if stopped is None else stopped
                 if now - stopped >= self._patience:
                     raise StoppedError
-
-
-#: How long to wait for the other ranks, in seconds: a cold start of torch may take half of it. It
-#: is below ``--start-timeout``.
-RENDEZVOUS_TIMEOUT_S = 90.0
-#: How long a rank without its peers waits for the supervisor to end it, in seconds.
-_STOP_WAIT_S = 10.0
-_POLL_S_PEERS = 0.05
-
-#: Sockets listen on the loopback device alone, and network cards are left alone. NVLink multicast
-#: is off: a process that is killed while it is used may leave the switches in a bad state. torch's
-#: own threads must not end a process that waits for a rank: that would look like a crash.
-#: An administrator may allow multicast: NCCL then uses it where the GPUs support it.
-NVLS = "NCCL_NVLS_ENABLE"
-NVLS_WHERE_SUPPORTED = "2"
-ENVIRONMENT = {
-    NVLS: "0",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_IB_DISABLE": "1",
-    "NCCL_NET": "Socket",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_BLOCKING_WAIT": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-}
-
-#: What NCCL may take for its buffers and kernels, in bytes, for each other rank: its buffers are
-#: 4 MiB each, several for each of up to 32 channels.
-_BUFFER_BYTES = 512 * 2**20
-
-#: torch declares no types for these.
-_dist: Any = dist
 
 
 class Peers:
@@ -307,17 +317,6 @@ class Peers:
 
 
 # --- the data of transfers ------------------------------------------------------------------
-
-#: An odd number with well mixed bits, 2^64 divided by the golden ratio, as a signed word.
-_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
-_SHIFT = 29
-_BITS = 64
-#: Keys are positive words.
-_KEYS = 2**62
-#: Numbers of an all-reduce are below this, each before an offset below it is added.
-_NUMBERS = 256
-#: A float32 represents every integer up to here exactly.
-_EXACT = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,20 +46,34 @@ from sentinel.stressor.sizing import (
     size_for,
 )
 
-
-@rehearsed(lambda _ctx: None)
-def hold(ctx: WorkloadContext) -> None:
-    """Keep the memory occupied; the GPU stays cool."""
-    while ctx.pace(rest=0.05):
-        ctx.report()
-
-
 #: The weight of the noise in one operation. GPU Sentinel's jitter, ``x - x * 1e-4 + x * 1e-4 * r``,
 #: has the same weight and needs three temporaries.
 _WEIGHT = 1e-4
 
 #: Bytes of one float32, times two for the halves of a single chunk.
 _GRAIN = 8
+
+#: The minimum duration of a seed, which ends with a full round of the ring.
+_SEED_DURATION_S = 60.0
+
+#: The seeds of the inputs of ``units``.
+UNIT_SEEDS = 4
+
+#: How many products a short load has or more: with half a product, it ends at the right time.
+_PRODUCTS = 2
+
+#: How many products in a row are measured for a burst.
+_CALIBRATED = 8
+
+#: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
+_ROUNDING = 1e-3
+
+
+@rehearsed(lambda _ctx: None)
+def hold(ctx: WorkloadContext) -> None:
+    """Keep the memory occupied; the GPU stays cool."""
+    while ctx.pace(rest=0.05):
+        ctx.report()
 
 
 def _rehearse_elementwise(ctx: WorkloadContext) -> None:
@@ -89,10 +103,6 @@ def elementwise(ctx: WorkloadContext) -> None:
         for values in islice(endless, repeats):
             values.lerp_(noise, _WEIGHT)
         ctx.report(iterations=repeats, bytes=3.0 * noise.nbytes * repeats)
-
-
-#: The minimum duration of a seed, which ends with a full round of the ring.
-_SEED_DURATION_S = 60.0
 
 
 def _rehearse_gemm(
@@ -202,10 +212,6 @@ def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
     return False
 
 
-#: The seeds of the inputs of ``units``.
-UNIT_SEEDS = 4
-
-
 def _rehearse_units(
     ctx: WorkloadContext, plan: UnitPlan, seconds: PhaseSeconds
 ) -> tuple[list[Dtype], dict[str, str]]:
@@ -269,16 +275,6 @@ def _exercise(
         going = _run_phase(unit, seed, seconds)
     ctx.send(UnitExercised(unit=name, checks=unit.checks - checks, wrong=unit.errors - errors))
     return going
-
-
-#: How many products a short load has or more: with half a product, it ends at the right time.
-_PRODUCTS = 2
-
-#: How many products in a row are measured for a burst.
-_CALIBRATED = 8
-
-#: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
-_ROUNDING = 1e-3
 
 
 def _rehearse_pulse(

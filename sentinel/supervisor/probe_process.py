@@ -30,6 +30,9 @@ _MAX_MESSAGES_PER_TICK = 4096
 #: and one malloc arena serves its threads.
 _ENVIRONMENT = {"LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
 
+#: The fields of ProbeFacts that are a message as it is.
+_FIELDS = {Listed: "listed", Unavailable: "unavailable", XidsWatched: "xids_watched"}
+
 
 class _Shared:
     """The memory that one probe shares with the supervisor."""
@@ -129,10 +132,6 @@ class SpareProbe(ReplaceableProcess[ProbeMessage]):
         closed = super().close()
         self._shared.close()
         return closed
-
-
-#: The fields of ProbeFacts that are a message as it is.
-_FIELDS = {Listed: "listed", Unavailable: "unavailable", XidsWatched: "xids_watched"}
 
 
 class ProbeProcess(ReplaceableProcess[ProbeMessage]):

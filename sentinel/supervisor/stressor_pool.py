@@ -43,6 +43,27 @@ MIN_AVAILABLE_BYTES = 2**30
 LOOK_EVERY_S = 5.0
 _MAX_MESSAGES = 16
 
+#: The duration of a long lease and the interval of its renewals, in seconds.
+LONG_LEASE_S = 3.0
+RENEW_EVERY_S = 0.5
+#: The interval of the renewals of short leases, in seconds. Their duration is the time in which a
+#: newcomer has not asked for much memory yet.
+RENEW_SHORT_EVERY_S = 0.025
+
+#: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
+#: three dozen, and one a second besides. More at once is a flood, which must not delay the others.
+MAX_MESSAGES_PER_TICK = 64
+
+_ENVIRONMENT = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Killing a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end of
+    # clients). Without a daemon in this directory, a program runs without MPS
+    # (nvidia-cuda-mps-control(1)).
+    "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
+}
+
 
 class StandbyStressor(ReplaceableProcess[ChildMessage]):
     """At most one process that has loaded torch and waits for a GPU.
@@ -131,14 +152,6 @@ class StandbyStressor(ReplaceableProcess[ChildMessage]):
         return self._available is None or self._available >= least
 
 
-#: The duration of a long lease and the interval of its renewals, in seconds.
-LONG_LEASE_S = 3.0
-RENEW_EVERY_S = 0.5
-#: The interval of the renewals of short leases, in seconds. Their duration is the time in which a
-#: newcomer has not asked for much memory yet.
-RENEW_SHORT_EVERY_S = 0.025
-
-
 class Leases:
     """The leases of all stressors.
 
@@ -194,21 +207,6 @@ class Leases:
                 (self._shared.add if shared else self._shared.discard)(uuid)
                 self._spawner.renew_lease(uuid, LONG_LEASE_S, shared=shared)
         return watched
-
-
-#: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
-#: three dozen, and one a second besides. More at once is a flood, which must not delay the others.
-MAX_MESSAGES_PER_TICK = 64
-
-_ENVIRONMENT = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    # Killing a client of MPS may harm the other clients (NVIDIA's guide to MPS, on the end of
-    # clients). Without a daemon in this directory, a program runs without MPS
-    # (nvidia-cuda-mps-control(1)).
-    "CUDA_MPS_PIPE_DIRECTORY": "/proc/self/no-mps",
-}
 
 
 @dataclass(kw_only=True)

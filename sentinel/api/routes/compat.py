@@ -54,6 +54,8 @@ _WAIT_S = 30.0
 _TREND_MINUTES = 5
 GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
+router = APIRouter(prefix=PREFIX, tags=["gpu manager"])
+
 
 class _ConfigRoute(APIRoute):
     """A route whose errors list the keys of a configuration."""
@@ -137,9 +139,6 @@ class Throttled(compat_schemas.Throttling):
 
     gpu_id: int
     current_state: compat_schemas.State
-
-
-router = APIRouter(prefix=PREFIX, tags=["gpu manager"])
 
 
 def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:

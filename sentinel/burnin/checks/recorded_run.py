@@ -55,6 +55,25 @@ CHECKS = Table(
     kernel_checks.TABLE,
 )
 
+_TYPES_OF_COUNTERS: Mapping[str, Any] = {
+    "selected": bool | None,
+    "pci_devices": tuple[str, ...] | None,
+    "pci_paths": Mapping[str, tuple[str, ...]] | None,
+    "known": Mapping[str, str] | None,
+    "unacknowledged": tuple[str, ...] | None,
+    "driver_error": str | None,
+    "kernel_log_error": str | None,
+}
+#: What the files of a run always have: the header, the counters, and those after the run.
+_HEADER = ("id", "started", "settings", "resumed", "node", "thresholds", "expectation")
+_COUNTERS = (
+    *("before", "pci_devices", "selected", "known", "host_before", "pci_paths"),
+    *("unacknowledged", "findings"),
+)
+_AFTER = ("host_after", "driver_error", "kernel_log_error")
+#: The versions that have not recorded all of it.
+_EARLIER = ("0.1.", "0.2.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Setting:
@@ -108,24 +127,6 @@ _TYPES: Mapping[str, Any] = {
     "confirmed_faulty": _Confirmed | None,
     "expectation": _Expected | None,
 }
-_TYPES_OF_COUNTERS: Mapping[str, Any] = {
-    "selected": bool | None,
-    "pci_devices": tuple[str, ...] | None,
-    "pci_paths": Mapping[str, tuple[str, ...]] | None,
-    "known": Mapping[str, str] | None,
-    "unacknowledged": tuple[str, ...] | None,
-    "driver_error": str | None,
-    "kernel_log_error": str | None,
-}
-#: What the files of a run always have: the header, the counters, and those after the run.
-_HEADER = ("id", "started", "settings", "resumed", "node", "thresholds", "expectation")
-_COUNTERS = (
-    *("before", "pci_devices", "selected", "known", "host_before", "pci_paths"),
-    *("unacknowledged", "findings"),
-)
-_AFTER = ("host_after", "driver_error", "kernel_log_error")
-#: The versions that have not recorded all of it.
-_EARLIER = ("0.1.", "0.2.")
 
 
 @dataclass(frozen=True, kw_only=True)

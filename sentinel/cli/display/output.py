@@ -46,20 +46,6 @@ _VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
-
-class Word(click.Choice[str]):
-    """One of these words; the error for another one names them, and the nearest."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Build the message for a word that is not allowed."""
-        del ctx
-        from sentinel.config.sources import nearest  # slow to import
-
-        near = nearest(str(value), self.choices)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return f"{value!r} is not one of {', '.join(self.choices)}{hint}"
-
-
 #: SGR parameters by the names that styles are made of.
 _SGR = {
     "bold": "1",
@@ -93,6 +79,19 @@ _ERROR_HANDLER = "sentinel.degrade"
 
 #: The values of ``--color``.
 COLOR_CHOICES = ("auto", "always", "never")
+
+
+class Word(click.Choice[str]):
+    """One of these words; the error for another one names them, and the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Build the message for a word that is not allowed."""
+        del ctx
+        from sentinel.config.sources import nearest  # slow to import
+
+        near = nearest(str(value), self.choices)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return f"{value!r} is not one of {', '.join(self.choices)}{hint}"
 
 
 class _Choice:

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 _Function = Callable[..., Any]
 _HELP = "index or range of them such as 0-3, UUID or unique prefix, PCI address; may be repeated."
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+#: Adds ``strict``: whether a WARN ends with 1.
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    envvar=STRICT_VARIABLE,
+    help=f"End with 1 for a WARN, 3 for N/A.  [also: {STRICT_VARIABLE}=on]",
+)
+
 
 def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
     """Return a decorator that adds several options, in this order in the help."""
@@ -197,15 +206,6 @@ def wait_option(text: str, default: str | None = "30s") -> Callable[[_Function],
 
 
 # --- output ----------------------------------------------------------------------------------
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-#: Adds ``strict``: whether a WARN ends with 1.
-strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    envvar=STRICT_VARIABLE,
-    help=f"End with 1 for a WARN, 3 for N/A.  [also: {STRICT_VARIABLE}=on]",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,21 @@ _MAX_FILE_BYTES = 2**20
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
 
+#: Adds the argument ``plan``: a level or a file, whose plan each GPU goes through again and again.
+plan_option = click.option(
+    "--plan",
+    metavar="LEVEL|FILE",
+    shell_complete=value_completion.plans,
+    help="Go through this burn-in plan again and again, instead of one workload.",
+)
+
+#: Adds the option ``--config``.
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
+)
+
 
 def _checked_count(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
     """Parse the number of simulated GPUs."""
@@ -121,15 +136,6 @@ def check_range(flag: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{flag}: {value} is out of range", f"allowed is from {least} to {most}")
 
 
-#: Adds the argument ``plan``: a level or a file, whose plan each GPU goes through again and again.
-plan_option = click.option(
-    "--plan",
-    metavar="LEVEL|FILE",
-    shell_complete=value_completion.plans,
-    help="Go through this burn-in plan again and again, instead of one workload.",
-)
-
-
 def log_format(function: _Function) -> _Function:
     """Add ``--log-format`` and ``--json``; pass whether to print ``text`` instead of JSON."""
 
@@ -146,14 +152,6 @@ def log_format(function: _Function) -> _Function:
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
     )(chosen)
-
-
-#: Adds the option ``--config``.
-config_option = click.option(
-    "--config",
-    metavar="FILE",
-    help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
-)
 
 
 def settings_of_daemon(function: _Function) -> _Function:

@@ -30,12 +30,6 @@ from sentinel.units import format_count
 _MAX_WIDTH = 100
 _INDENT = " " * 4
 
-
-@click.group("goldens")
-def goldens_group() -> None:
-    """List the golden checksums of this host, or merge those of another."""
-
-
 _options = together(
     click.option(
         "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
@@ -45,6 +39,11 @@ _options = together(
     ),
     click.option("--config", metavar="FILE", help="Read settings from this TOML file."),
 )
+
+
+@click.group("goldens")
+def goldens_group() -> None:
+    """List the golden checksums of this host, or merge those of another."""
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:

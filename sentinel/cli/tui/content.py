@@ -59,6 +59,8 @@ _NARROW_PROCESSES = output.Table(
 )
 _SHORT_USER = 10
 
+FLEXIBLE = "HELD BY"
+
 
 @dataclass(frozen=True)
 class Column:
@@ -84,7 +86,6 @@ COLUMNS = (
     Column("HAND-OVER", 130),
     Column("HISTORY", 80),
 )
-FLEXIBLE = "HELD BY"
 
 
 def columns_at(width: int) -> tuple[Column, ...]:
