@@ -101,6 +101,8 @@ class FleetProcess:
     def wait_for(self, text: str) -> None:
         """Wait until it has printed a text."""
         eventually(lambda: text in self.output or self.process.poll() is not None)
+        if text not in self.output:  # what it has printed last may still be read
+            self._reader.join(TIMEOUT_S)
         assert text in self.output, self.output
 
     def exit_code(self) -> int:

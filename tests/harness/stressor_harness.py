@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import select
 import socket
+import struct
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +41,8 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor import main
-from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 M = TypeVar(
     "M",
@@ -107,6 +111,15 @@ class Child:
         """Send a command."""
         self.channel.send(codec.encode(message))
 
+    def wait_until_read(self) -> None:
+        """Wait until the child has read all that was sent to it."""
+
+        def unread() -> int:
+            (size,) = struct.unpack("i", fcntl.ioctl(self.channel, termios.TIOCOUTQ, bytes(4)))
+            return int(size)
+
+        eventually(lambda: not unread())
+
     def wait_for_end(self) -> int:
         """Wait for the exit without renewing the lease; return the exit code."""
         self.process.join(TIMEOUT_S)
@@ -146,7 +159,7 @@ class Child:
         try:
             data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
         except ConnectionResetError:  # the child left a lease unread; its last messages follow
-            return None
+            data = self.channel.recv(codec.MAX_DATAGRAM_BYTES)
         if not data:
             return None
         message = codec.decode(data, STRESSOR_MESSAGES)
@@ -183,7 +196,8 @@ def stressors(
     """Provide a function that starts children on the GPUs of a new registry in ``folder``.
 
     Children are forked from a process that has imported torch, which saves most of their start,
-    unless they are ``spawned`` as in the supervisor.
+    unless they are ``spawned`` as in the supervisor. Their lease ends with a test that hangs: it is
+    renewed only while a test waits for a message.
     """
     registry = Registry.create(folder, gpus)
     children: list[Child] = []
@@ -192,7 +206,7 @@ def stressors(
         workload: str,
         *,
         memory: MemoryTarget = DEFAULT,
-        lease: float = 3.0 * MACHINE_SLOWNESS,
+        lease: float = TIMEOUT_S,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
         gpu: int = 0,

@@ -487,7 +487,8 @@ def test_a_gpu_in_mig_mode_is_said_to_be_not_tested(simulated: SimulatedHost) ->
 def test_a_port_that_counts_errors_during_the_run_is_named(simulated: SimulatedHost) -> None:
     sysfs = simulated.registry.folder / "sys"
     write_port(sysfs, "mlx5_0", symbol_error="7", link_downed="0")
-    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 2")))
+    # So long that a busy host counts the errors before its end.
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 10")))
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         write_port(sysfs, "mlx5_0", symbol_error="19", link_downed="1")

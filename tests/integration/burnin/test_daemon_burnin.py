@@ -416,6 +416,6 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
         os.close(writer)
         recorder.communicate(encode(request), TIMEOUT_S)
     assert recorder.returncode != ExitCode.OK
-    log = (daemon.host.folder / "sentinel.log").read_text()
-    assert "burnin.run_started" in log
+    log = daemon.host.folder / "sentinel.log"
+    eventually(lambda: "burnin.run_started" in log.read_text())
     eventually(lambda: daemon.client.status().daemon.burnin is None)

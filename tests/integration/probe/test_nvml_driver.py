@@ -116,9 +116,11 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """The energy counter grows by 600 W while the instant power is 91.5 W."""
+    # A process that has to wait between the clock and the counter derives another figure.
     repeated = QUERIES.replace(
         "    results.append(answer)",
-        "    while answer == 91.5: answer = driver.power(argument)\n    results.append(answer)",
+        "    while answer is not None and abs(answer - 600) > 30: answer = driver.power(argument)\n"
+        "    results.append(answer)",
     )
     steps: tuple[Step, ...] = (("open", None, ""), ("power", FIRST, ""))
     *_, power = answers(nvml_library, tmp_path / "faults", *steps, script=repeated)

@@ -6,9 +6,9 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +93,23 @@ def test_each_stage_is_announced_with_what_is_used_and_what_comes(
     assert keeper.sent[3:] == [Announcement(stage=StartStage.PREPARING, more=PREPARATION_BYTES)]
 
 
-def test_growth_before_the_first_chunk_is_detected(registry: Registry, watch: StartWatch) -> None:
+def test_growth_before_the_first_chunk_is_detected(
+    registry: Registry, watch: StartWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The creation of the stressor's context hides the start of a newcomer."""
     other = registry.attach(registry.gpus()[0].uuid)
-    timer = threading.Timer(0.05, other.allocate, (GROWTH_SLACK_BYTES + 1,))
-    timer.start()
+    read, reads = not_none(watch._read), count()
+
+    def read_and_grow() -> int:
+        """Read the memory, of which the newcomer takes some after the first look."""
+        used = read()
+        if next(reads) == 0:
+            assert other.allocate(GROWTH_SLACK_BYTES + 1)
+        return used
+
+    monkeypatch.setattr(watch, "_read", read_and_grow)
     with pytest.raises(MemoryContentionError, match=str(GROWTH_SLACK_BYTES + 1)):
         watch.keep_still()
-    timer.join()
     other.close()
 
 

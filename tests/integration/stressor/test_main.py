@@ -27,7 +27,7 @@ from sentinel.protocol.stressor import (
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, descendants, stressors
-from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
+from tests.harness.timing import MACHINE_SLOWNESS
 
 Start = Callable[..., Child]
 
@@ -126,7 +126,7 @@ def is_locked(path: Path) -> bool:
 
 @pytest.mark.long
 def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> None:
-    child = start("elementwise")
+    child = start("elementwise", lease=3.0 * MACHINE_SLOWNESS)
     ready = child.wait_for(Ready)
     progress = child.wait_for_work("iterations")
     piece = 512 * 2**20 // 4096
@@ -138,7 +138,7 @@ def test_an_elementwise_stressor_ends_when_its_lease_expires(start: Start) -> No
 
 @pytest.mark.long
 def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(start: Start) -> None:
-    child = start("hold", memory=MemoryTarget(size=64 * GIB), lease=TIMEOUT_S)
+    child = start("hold", memory=MemoryTarget(size=64 * GIB))
     ready = child.wait_for(Ready)
     assert (ready.asked, ready.refused) == (64 * GIB, True)
     assert ready.chunks == (16 * GIB - CONTEXT) // (GIB // 2)
@@ -150,7 +150,7 @@ def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(star
 
 @pytest.mark.long
 def test_the_kernel_timer_ends_a_stuck_interpreter(start: Start) -> None:
-    child = start("bad_workloads:holds_the_interpreter", lease=1.0)
+    child = start("bad_workloads:holds_the_interpreter", lease=3.0 * MACHINE_SLOWNESS)
     child.wait_for(Ready)
     assert child.wait_for_end() == -signal.SIGALRM
     assert child.used() == 0
@@ -161,7 +161,7 @@ def test_leases_that_queued_up_during_an_import_count(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The import blocks the lease keeper for longer than a lease.
-    lease = 1.0 * MACHINE_SLOWNESS
+    lease = 2.0 * MACHINE_SLOWNESS
     monkeypatch.setenv("SLOW_IMPORT_S", f"{1.6 * lease}")
     child = start("bad_workloads.slow_import:well_behaved", lease=lease)
     child.wait_for(Ready)

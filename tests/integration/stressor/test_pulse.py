@@ -25,7 +25,6 @@ from sentinel.stressor.sizing import cube, size_for
 from sentinel.stressor.workloads import next_begin, pulse, shift_s
 from tests.harness.parameters import mostly_long
 from tests.harness.stressor_harness import Child, stressors
-from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import InstantDevice, Workbench, workbench
 
 #: The duration of a product on the simulated device: that of an H200 with 16384 rows.
@@ -342,8 +341,7 @@ def test_two_stressors_pulse_together_or_in_opposition(
         for gpu in (0, 1):
             workload = f"bad_workloads:pulses_and_notes_when:sync={sync}"
             memory = MemoryTarget(share=0.2)
-            # The lease of one child is not renewed while the test waits for the other.
-            children.append(start(workload, memory=memory, gpu=gpu, lease=TIMEOUT_S))
+            children.append(start(workload, memory=memory, gpu=gpu))
             children[-1].wait_for(Ready)  # so the second one starts seconds later
         first, second = children
         assert begins_on_time(first, 0.0)

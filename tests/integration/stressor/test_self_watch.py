@@ -24,6 +24,7 @@ def held(start: Start, workload: str = "hold", *, at_once: bool = True) -> Child
     child = start(workload, yields_at_once=at_once)  # until the limit has arrived
     child.wait_for(Ready)
     child.send(MemoryLimit(used=child.used() + MIB, at_once=at_once))
+    child.wait_until_read()
     eventually(lambda: child.watched_at() > 0)
     return child
 
@@ -70,6 +71,7 @@ def test_memory_within_the_limit_is_no_newcomer(start: Start) -> None:
         assert other.allocate(MIB)
         looks_again(child)
         child.send(MemoryLimit(used=child.used() + 64 * MIB))
+        child.wait_until_read()
         looks_again(child)
         assert other.allocate(63 * MIB)
         looks_again(child)
@@ -79,13 +81,13 @@ def test_memory_within_the_limit_is_no_newcomer(start: Start) -> None:
 def test_without_a_limit_it_does_not_watch(start: Start) -> None:
     child = held(start)
     child.send(MemoryLimit(used=None))
+    child.wait_until_read()
+    eventually(lambda: time.monotonic() - child.watched_at() > 0.3)  # its last look is over
     with contextlib.closing(child.registry.attach(child.uuid)) as other:
-        last = child.watched_at()
-        time.sleep(0.2)  # a thread that watches would read it
         stopped_at = child.watched_at()
         assert other.allocate(64 * MIB)
-        time.sleep(0.2)
-        assert child.watched_at() == stopped_at >= last
+        time.sleep(0.2)  # a thread that watches would read it
+        assert child.watched_at() == stopped_at
     assert child.stop() == ChildExitCode.DONE
 
 

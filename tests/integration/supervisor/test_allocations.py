@@ -181,9 +181,9 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     assert send_command(job, "take 4") == "True"
     eventually(lambda: daemon.gpu().stressor == "RUNNING")
     assert send_command(job, "child 0.5") == "0"
+    eventually(lambda: job.pid in [one.pid for one in daemon.gpu().allocated_processes])
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
-    assert job.pid in [process.pid for process in beside.allocated_processes]
     # More than the room beside the stressor is refused by the driver, which leaves no trace.
     assert send_command(job, "take 8") == "False"
     assert (daemon.gpu().pid, daemon.gpu().yields) == (beside.pid, 0)

@@ -301,7 +301,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
 async def linked() -> AsyncIterator[tuple[SupervisorLink, MessageStream]]:
     """Provide the link of an API process and the supervisor's end of it, within a time limit."""
     ours, other = pair()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT_S):
         yield SupervisorLink(ours, lambda _: None, lambda _: None), MessageStream(other)
     other.close()
     await asyncio.sleep(0.01)

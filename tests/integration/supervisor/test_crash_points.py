@@ -589,7 +589,8 @@ def crash(
         run.wait_for(event)  # it may come after the response to the command that causes it
     assert run.process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert (run.count(event) > 0) == (moment == WRITTEN)
-    assert not any(map(run.count, UNREACHABLE))
+    # A very slow host, and no scenario, makes a start last that long.
+    assert not any(map(run.count, UNREACHABLE.keys() - {"stressor.slow_start"}))
 
 
 def remove_faults(host: SimulatedHost) -> None:

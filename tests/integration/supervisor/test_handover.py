@@ -492,7 +492,7 @@ def test_an_ignored_process_costs_a_yield_when_it_arrives_and_then_stays_beside_
     ignore = ("--ignore", "name=demo-job", "--workload", "hold", "--status-every", "1s")
     with simulated.sentinel(1, *QUICK, *ignore) as sentinel:
         sentinel.wait_for("stressor.ready")
-        with simulated.job(share=0.02, stay=60) as job:
+        with simulated.job(share=0.02, stay=600) as job:
             assert job.got_memory()
             yielding = sentinel.wait_for("gpu.yielding")
             assert (yielding["evidence"], yielding["processes"]) == ("memory", [])

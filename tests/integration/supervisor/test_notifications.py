@@ -81,7 +81,7 @@ def test_no_name_no_reason_and_no_argument_is_interpreted(daemon: Daemon, tmp_pa
     daemon.run("reserve", "--gpus", str(count), "--for", "1h", f"--reason={REASON}")
     with ExitStack() as stack:
         for gpu, name in enumerate(NAMES):
-            job = stack.enter_context(daemon.host.job(gpu, stay=60, within=named(name)))
+            job = stack.enter_context(daemon.host.job(gpu, stay=600, within=named(name)))
             assert job.got_memory()
         eventually(lambda: len(variables(out, "SENTINEL_EVENT_NAME")) == count + 1)
     seen = [json.loads(text) for text in variables(out, "SENTINEL_EVENT_PROCESSES")]

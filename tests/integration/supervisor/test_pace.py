@@ -109,15 +109,14 @@ def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None
 
     def look() -> None:
         looks.append((bench.lease_keeper.share, len(bench.ctx._in_flight)))
+        order(bench, Pace(share=1.0))  # which ends the rest
 
     for _ in range(3):
         assert bench.ctx.pace(before_rest=look)
     assert bench.ctx.pace(rest=0.01, before_rest=look), "a rest of its own is the workload's affair"
     assert looks == []
     order(bench, Pace(share=0.0))
-    timer = later(bench, Pace(share=1.0))
     assert bench.ctx.pace(before_rest=look)
-    timer.join()
     assert looks == [(0.0, 0)]
 
 

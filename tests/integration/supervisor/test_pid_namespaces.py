@@ -6,6 +6,7 @@ import pytest
 
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
+from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
@@ -72,7 +73,7 @@ def test_a_driver_that_does_not_list_the_stressor_is_supported(
         sentinel.wait_for("stressor.ready", gpu=0)
         identity = sentinel.wait_for("gpu.identity", gpu=0)
         assert (identity["mode"], identity["complete"]) == (mode, False)
-        with simulated.job(share=0.05, stay=5) as newcomer:
+        with simulated.job(share=0.05, stay=TIMEOUT_S) as newcomer:
             assert newcomer.got_memory()
             assert sentinel.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
             assert "idle.memory" in sentinel.wait_for("gpu.busy", gpu=0)["reason"]

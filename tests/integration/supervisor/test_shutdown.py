@@ -20,8 +20,10 @@ from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
-QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
-STUBBORN = ("--poll", "200ms", "--workload", "bad_workloads:stubborn")
+#: A slow host must not be the reason for which a stressor ends.
+PATIENT = ("--poll", "200ms", "--unwatched-after", "5s")
+QUICK = (*PATIENT, "--rearm", "300ms", "--workload", "hold")
+STUBBORN = (*PATIENT, "--workload", "bad_workloads:stubborn")
 #: The signals that end a sentinel.
 SIGNALS = [
     signal.SIGTERM,

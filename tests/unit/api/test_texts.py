@@ -39,9 +39,17 @@ def test_a_rejected_token_is_told_which_token_can_have_more() -> None:
 VIEW = used_gpu(0)
 
 
-def test_many_gpus_of_one_state_are_one_part_of_the_text() -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Stop the clock, whose seconds the texts have; return its time."""
+    at = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: at)
+    return at
+
+
+def test_many_gpus_of_one_state_are_one_part_of_the_text(now: float) -> None:
     stopping = [
-        replace(VIEW, index=index, stressor="STOPPING", since=time.monotonic() - 2.1 - index)
+        replace(VIEW, index=index, stressor="STOPPING", since=now - 2.1 - index)
         for index in range(8)
     ]
     busy = replace(VIEW, index=9, stressor="STOPPED", occupancy="BUSY", since=1.0, held=None)
@@ -52,6 +60,6 @@ def test_many_gpus_of_one_state_are_one_part_of_the_text() -> None:
     assert text.endswith("GPU 9 (busy), GPU 10 (memory leaked), GPU 11 (memory allocated)")
 
 
-def test_one_gpu_has_its_own_time_and_memory() -> None:
-    view = replace(VIEW, stressor="STOPPING", since=time.monotonic() - 61)
+def test_one_gpu_has_its_own_time_and_memory(now: float) -> None:
+    view = replace(VIEW, stressor="STOPPING", since=now - 61)
     assert _describe([view]) == "GPU 0 (stopping for 1 min 1 s, 1.0 GiB)"

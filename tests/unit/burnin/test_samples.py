@@ -161,18 +161,17 @@ def test_a_gpu_that_is_done_is_read_at_once_and_the_others_at_the_end() -> None:
 
 
 def test_what_is_not_read_by_the_end_is_read_with_the_rest() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
 
     def read_one(uuid: str) -> CountersResult:
         begun.set()
-        assert go_on.wait(TIMEOUT_S)
+        assert at_end._closing.wait(TIMEOUT_S)
         return result(counters(uuid, at=1.0))
 
     at_end = CountersAtEnd(read_one)
     at_end.take("burnin.ended", "GPU-0")
     at_end.take("burnin.ended", "GPU-1")
     assert begun.wait(TIMEOUT_S)
-    threading.Timer(0.05, go_on.set).start()
     after = at_end.close(lambda: result(counters("GPU-0", at=9.0), counters("GPU-1", at=9.0)))
     assert [counter.at for counter in after.counters] == [1.0, 9.0]
 

@@ -146,13 +146,14 @@ def test_a_shared_gpu_is_free_for_as_long_as_its_last_job_may_last(
 def test_jobs_that_share_a_gpu_and_start_together_do_not_wait_for_each_other(
     tmp_path: Path,
 ) -> None:
-    granted = threading.Event()
+    asked, granted = threading.Event(), threading.Event()
 
     class SlowDaemon(FakeDaemon):
         def reserve(
             self, gpus: list[str], *, reason: str, seconds: float | None = None, wait: float = 0.0
         ) -> None:
             if reason == "Slurm job 7":
+                asked.set()
                 assert granted.wait(TIMEOUT_S)
             super().reserve(gpus, reason=reason, seconds=seconds, wait=wait)
 
@@ -160,7 +161,7 @@ def test_jobs_that_share_a_gpu_and_start_together_do_not_wait_for_each_other(
     with ThreadPoolExecutor() as pool, ExitStack() as granting:
         granting.callback(granted.set)
         first = pool.submit(reserve, daemon, tmp_path, "7", "B", "A")
-        eventually((tmp_path / "A.lock").exists)
+        assert asked.wait(TIMEOUT_S), "it has the locks of its GPUs"
         second = pool.submit(reserve, daemon, tmp_path, "8", "A", "B")
         eventually((tmp_path / "8.job").exists)
         assert reserve(daemon, tmp_path, "9", "C") == []  # shares no GPU

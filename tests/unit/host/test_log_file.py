@@ -124,7 +124,7 @@ def test_a_full_disk_raises_no_error_in_the_event_log(tiny_disk: Path) -> None:
     with closing(RotatingLog(path)) as log:
         event_log = EventLog([json_lines(log, {})])
         event_log.publish(Event(name="x", at=float(i), fields={}) for i in range(500))
-        assert event_log.close(10)
+        assert event_log.close(TIMEOUT_S)
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     assert 10 < len(lines) < 500
     assert [event["at"] for event in lines] == [float(i) for i in range(len(lines))]

@@ -32,6 +32,7 @@ from sentinel.stressor.loader import bind, is_out_of_memory
 from sentinel.stressor.workloads import elementwise
 from tests.harness.example_finding import FLIP
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import CHUNK, GIB, Bench, filled
 
 
@@ -163,7 +164,10 @@ def test_a_progress_that_the_channel_refuses_is_added_to_the_next(bench: Bench) 
     assert last.seconds > 1.1
 
 
-def test_a_message_that_must_arrive_is_retried(bench: Bench) -> None:
+def test_a_message_that_must_arrive_is_retried(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.stressor.lease._SEND_TIMEOUT_S", TIMEOUT_S)
     while bench.lease_keeper.send(
         Progress(seconds=0, iterations=0, flops=0, bytes=0, checks=0, errors=0)
     ):
