@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -103,6 +103,11 @@ class ApiContext:
         self.reservation_writer = StoreWriter(RESERVATIONS, state, self.report_warning)
         self.session_writer = StoreWriter(SESSIONS, state, self.report_warning)
         self.fault_writer = StoreWriter(FAULTS, state, self.report_warning)
+        self.writers: Sequence[StoreWriter[Any]] = (
+            self.reservation_writer,
+            self.session_writer,
+            self.fault_writer,
+        )
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )

@@ -30,6 +30,8 @@ _HEARTBEAT_INTERVAL_S = 1.0
 _HEARTBEAT_LEAD_S = 0.02
 #: The time for open responses to end when the supervisor is gone.
 _GRACE_S = 1
+#: The time for what the last views have to be written, within that of the whole end.
+_LAST_WRITE_S = 0.5
 #: Connections that are accepted in one turn of the loop; others wait in the kernel.
 _MAX_ACCEPTS = 64
 #: Turns of the loop until an excess connection is closed.
@@ -122,9 +124,7 @@ async def _serve(
     background = [
         asyncio.create_task(job)
         for job in (
-            context.reservation_writer.run(),
-            context.session_writer.run(),
-            context.fault_writer.run(),
+            *(writer.run() for writer in context.writers),
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),
@@ -136,6 +136,8 @@ async def _serve(
     try:
         await asyncio.gather(*jobs)
     finally:
+        # What the last views have is written by the tasks, such as a fault just before a stop.
+        await asyncio.gather(*(writer.finish(_LAST_WRITE_S) for writer in context.writers))
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

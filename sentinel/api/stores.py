@@ -109,6 +109,14 @@ class StoreWriter(Generic[T]):
         if self._failed is not None and not is_written():
             raise _not_written(otherwise, self._failed.why)
 
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until the file has what it should have, or cannot; at most so many seconds."""
+        if self._wanted is None:
+            return
+        with contextlib.suppress(TimeoutError, ProblemError):
+            async with asyncio.timeout(timeout_s):
+                await self.wait_written("")
+
     async def _wait(self, is_settled: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + _WRITE_TIMEOUT_S
         while not is_settled():

@@ -78,6 +78,15 @@ def used_gpu(index: int) -> GpuView:
     )
 
 
+def middle_of_second() -> float:
+    """Return a recent time of the monotonic clock, at which the wall clock was amid a second.
+
+    A time is shown to the second, by the difference of the clocks at the moment. So it is the same
+    in all responses, however long a process takes to read both clocks.
+    """
+    return time.monotonic() - (time.time() - 0.5) % 1
+
+
 @dataclass
 class FakeSupervisor:
     """The state and the replies of a supervisor, with switches for faults."""
@@ -123,9 +132,8 @@ class FakeSupervisor:
     @property
     def queue(self) -> list[str]:
         """The ids of the requests that wait."""
-        return [
-            reservation.id for reservation in self.reservations.values() if not reservation.gpus
-        ]
+        # Of a copy: a test reads it while a command may change the reservations.
+        return [one.id for one in list(self.reservations.values()) if not one.gpus]
 
     def serve_queue(self) -> None:
         """Grant the first request if it can be granted."""
@@ -186,13 +194,13 @@ class FakeSupervisor:
                     command, Refusal.NOT_FOUND, f"there is no session {command.name!r}"
                 )
             return CommandReply(number=command.number, text="ended", gpus=ended.gpus)
-        until = None if command.seconds is None else time.monotonic() + command.seconds
+        until = None if command.seconds is None else middle_of_second() + command.seconds
         self.sessions[command.name] = Session(
             name=command.name,
             gpus=command.gpus,
             settings=command.settings,
             by=command.by,
-            since=time.monotonic(),
+            since=middle_of_second(),
             until=until,
         )
         return CommandReply(number=command.number, text="started", gpus=command.gpus)
@@ -226,7 +234,7 @@ class FakeSupervisor:
             count=count,
             reason=command.reason,
             by=command.by,
-            since=time.monotonic(),
+            since=middle_of_second(),
             seconds=command.seconds,
             bound=command.bound,
             lease=time.monotonic() + LEASE_S,
@@ -249,7 +257,7 @@ class FakeSupervisor:
         return free if len(free) == request.count else ()
 
     def grant(self, request: Reservation, gpus: tuple[str, ...]) -> None:
-        until = None if request.seconds is None else time.monotonic() + request.seconds
+        until = None if request.seconds is None else middle_of_second() + request.seconds
         self.reservations[request.id] = replace(request, gpus=gpus, until=until)
         for uuid in gpus:
             self.stop_stressor(uuid, "RESERVED")
@@ -281,7 +289,7 @@ class FakeSupervisor:
             gpu=command.gpu,
             size=command.size,
             by=command.by,
-            since=time.monotonic(),
+            since=middle_of_second(),
             lease=time.monotonic() + LEASE_S,
         )
         if (view.memory_used or 0) + command.size > view.memory_total:
@@ -404,11 +412,15 @@ class ApiServer:
     def reset(self) -> None:
         """Reset the fake supervisor for another test."""
         with self.lock:
-            self._handle_received()  # a command may come after the response to its request
             self.supervisor = FakeSupervisor()
+            self.send_views()
+        # The API process may learn only now of what ended with the test before: of a process, or of
+        # a client. Its commands about that come before the response to a later request.
+        exchange(UnixConnection(self.path), "GET", "/v1/health")
+        with self.lock:
+            self._handle_received()
             self.commands.clear()
             self.warnings.clear()
-            self.send_views()
 
     @contextlib.contextmanager
     def change_supervisor(self) -> Iterator[FakeSupervisor]:
@@ -428,6 +440,11 @@ class ApiServer:
         with self.change_supervisor() as supervisor:
             supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
+    def send(self, message: object) -> None:
+        """Send a message; another thread sends views meanwhile."""
+        with self.lock:
+            self._send(message)
+
     def _send(self, message: object) -> None:
         """Send a message as soon as the one before it is sent completely."""
         while not self.child.send(message):
@@ -441,8 +458,11 @@ class ApiServer:
         self._send(self.supervisor.host())
         for view in self.supervisor.gpus.values():
             now = time.monotonic()
-            read = now if self._is_read(view) else view.read
-            self._send(replace(view, at=now, read=read, **self.supervisor.memory_fields(view)))
+            read, telemetry = view.read, view.telemetry
+            if self._is_read(view):  # telemetry, too, is shown only while it is new
+                read, telemetry = now, telemetry and replace(telemetry, at=now)
+            fields = self.supervisor.memory_fields(view)
+            self._send(replace(view, at=now, read=read, telemetry=telemetry, **fields))
 
     def _is_read(self, view: GpuView) -> bool:
         """Check whether readings of a GPU are renewed."""

@@ -85,6 +85,15 @@ class Daemon:
         """Read the status of one GPU from the daemon."""
         return self.client.gpu(index)
 
+    def wait_until_read(self) -> None:
+        """Wait until every GPU was read; on a busy host, any of them may be the last one."""
+
+        def is_read() -> bool:
+            gpus = self.client.status().gpus
+            return bool(gpus) and all(gpu.read_s is not None for gpu in gpus)
+
+        eventually(is_read)
+
     def wait_until_occupied(self, *indices: int) -> None:
         """Wait until each of these GPUs is held by exactly one stressor."""
         for index in indices:

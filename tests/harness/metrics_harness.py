@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -40,7 +41,11 @@ def make_telemetry(at: float, **values: Any) -> Telemetry:
     return Telemetry(**{**numbers, **plain, **values})
 
 
-def full_view(index: int) -> GpuView:
+#: A number of findings for each reset, which tells its views from those of the test before.
+_findings = itertools.count(1)
+
+
+def full_view(index: int, findings: int) -> GpuView:
     now = time.monotonic()
     return replace(
         used_gpu(index),
@@ -54,7 +59,7 @@ def full_view(index: int) -> GpuView:
         iterations_per_s=1.0,
         flops_per_s=2e12,
         bytes_per_s=3e12,
-        findings=4,
+        findings=findings,
         yields=5,
         starts=6,
         health=GpuHealth.CRITICAL,
@@ -111,11 +116,12 @@ def api_with_events(folder: Path) -> Iterator[ApiServer]:
 
 def send_all_views(api: ApiServer) -> None:
     """Reset the fake supervisor and send complete views of two GPUs."""
+    findings, name = next(_findings), "sentinel_gpu_findings_total"
     api.reset()
     with api.change_supervisor() as supervisor:
-        supervisor.gpus = {UUIDS[index]: full_view(index) for index in range(2)}
+        supervisor.gpus = {UUIDS[index]: full_view(index, findings) for index in range(2)}
     # The exposition may be a quarter of a second old.
-    eventually(lambda: value_of(scrape(api), "sentinel_gpu_findings_total", gpu="0") == 4)
+    eventually(lambda: value_of(scrape(api), name, gpu="0") == findings)
 
 
 def get_metrics(api: ApiServer, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -164,7 +164,7 @@ def test_a_failed_update_is_reported_once_and_later_ones_are_sent(
         watch = ChangeFeed(SPEC, some_views(), EventBuffer(), warnings.append)
         keeping = asyncio.create_task(watch.run())
         pieces = watch.follow(None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT_S):
             found = [await anext(pieces) for _ in range(6)]
         keeping.cancel()
         return [piece.split(b"\n")[0] for piece in found]

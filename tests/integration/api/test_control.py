@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from sentinel.api.stores import StoreWriter
 from sentinel.host import verified_store
+from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level, PauseGpus
 from sentinel.protocol.views import (
@@ -30,6 +33,7 @@ from tests.harness.api_harness import (
     used_gpu,
 )
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 from tests.harness.world.gpus import fake_gpu
 
 #: A card that was at index 1 before, by another daemon.
@@ -109,6 +113,22 @@ def test_who_acknowledged_faults_alone_is_on_disk_too(api: ApiServer) -> None:
     for uuid in (UUIDS[1], gone.gpu.uuid):
         (stored,) = on_disk(api, uuid).acknowledged
         assert (stored.errors, stored.findings, stored.reason) == (0, 0, "replaced the riser")
+
+
+def test_a_fault_that_comes_last_is_in_the_file_before_the_end(tmp_path: Path) -> None:
+    """As the last views are read when the supervisor has ended."""
+    known = KnownFaults(gpu=fake_gpu(9), xids=(48,))
+
+    async def end() -> None:
+        writer = StoreWriter(FAULTS, tmp_path, lambda *_: pytest.fail("not written"))
+        await writer.finish(TIMEOUT_S)  # there is nothing to write
+        writing = asyncio.create_task(writer.run())
+        writer.update([known])
+        await writer.finish(TIMEOUT_S)
+        writing.cancel()
+
+    asyncio.run(end())
+    assert FAULTS.load(tmp_path / FAULTS.name, Clocks.read())[0] == (known,)
 
 
 def test_a_range_of_gpus_is_its_gpus(api: ApiServer) -> None:

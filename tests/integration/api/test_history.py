@@ -292,15 +292,17 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     assert "allowed is from 16MiB to 1TiB" in refused.err
     daemon.start(1, "--history-size", "32MiB")
     daemon.wait_until_occupied(0)
-    with daemon.host.job(share=0.5, stay=1.0) as job:
+    with daemon.host.job(share=0.5, stay=3600) as job:
         assert job.got_memory()
         eventually(lambda: job.pid in [use.pid for use in daemon.client.usage(0)])
+        eventually(lambda: any(user.allocated_s > 0.9 for user in daemon.client.gpu_hours(0).users))
+        job.kill()
         job.wait_for_exit()
     daemon.wait_until_occupied(0)
     eventually(lambda: daemon.client.history(0, points=1)[0].ours)
     lines = daemon.run("history").splitlines()
     assert lines[0].split() == ["GPU", "FROM", "UNTIL", "FOR", "USER"]
-    (mine,) = [line for line in lines if str(job.pid) in line]
+    (mine,) = [line for line in lines if str(job.pid) in line.split()]
     assert "now" not in mine
     assert "now" in [line for line in lines if "sentinel" in line][-1]
     by_user = [line.split() for line in lines[lines.index("") + 1 :]]
@@ -314,7 +316,7 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     assert body["schema_version"] == 1
     assert [use["ours"] for use in body["usage"]] == [True, False, True]
     (user,) = body["hours"]["users"]
-    assert 0.9 < user["allocated_s"] < 60
+    assert 0.9 < user["allocated_s"] < TIMEOUT_S
     assert body["hours"]["stressors_s"] > 0
     (reading,) = body["gpus"]
     assert 0 < reading["ours"] < 1

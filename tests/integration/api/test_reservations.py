@@ -38,6 +38,7 @@ from tests.harness.narrowing import not_none
 from tests.harness.preloaded import FailingDisk
 from tests.harness.programs import piped_program
 from tests.harness.sentinel_process import eventually, start_of
+from tests.harness.timing import TIMEOUT_S
 
 #: The path of a reservation of which a test does not need the answer.
 PATH = "/v1/reservations/1a2b3c4d"
@@ -80,7 +81,7 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServe
     first = reserve(api, gpus=["0"], reason="first").body["id"]
     refused = reserve(api, count=2, wait_s=0)
     check_problem(refused, 409, "conflict", "reserved")
-    with in_background(lambda: reserve(api, count=2, wait_s=15)) as replies:
+    with in_background(lambda: reserve(api, count=2, wait_s=TIMEOUT_S)) as replies:
         eventually(lambda: ask(api, "GET", "/v1/reservations").body["queue"])
         (waiting,) = ask(api, "GET", "/v1/status").body["queue"]
         assert (waiting["place"], waiting["count"], waiting["indices"]) == (1, 2, [])
@@ -139,9 +140,8 @@ def test_nothing_waits_for_a_gpu_that_is_lost(api: ApiServer, wish: dict[str, An
     check_problem(replies[0], 409, "conflict", "GPU 1: the driver has lost it")
     assert not api.supervisor.queue
     check_problem(reserve(api, **wish, wait_s=None), 409, "conflict", "has lost it")
-    with waiting_client(api, gpus=["0-1"], count=1, wait_s=0.2, id="f" * 8) as replies:
-        pass
-    check_problem(replies[0], 409, "conflict", "the GPUs are reserved")
+    late = reserve(api, gpus=["0-1"], count=1, wait_s=0.2)
+    check_problem(late, 409, "conflict", "the GPUs are reserved")
 
 
 def test_a_gpu_that_is_lost_before_it_is_free_is_not_reserved(api: ApiServer) -> None:
@@ -156,7 +156,8 @@ def test_a_gpu_that_is_lost_before_it_is_free_is_not_reserved(api: ApiServer) ->
 def test_a_reservation_that_ends_before_its_gpus_are_free_is_not_waited_for(api: ApiServer) -> None:
     api.set(keeps_memory=True)
     with in_background(lambda: reserve(api, gpus=["1"], wait_s=None)) as replies:
-        eventually(lambda: bool(ask(api, "GET", "/v1/reservations").body["reservations"]))
+        api.wait_for(lambda: bool(api.supervisor.reservations))
+        assert ask(api, "GET", "/v1/reservations").body["reservations"]  # after the reply to it
         with api.change_supervisor() as supervisor:
             supervisor.reservations.clear()
     check_problem(replies[0], 409, "conflict", "ended, as after its time")
@@ -225,8 +226,8 @@ def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: Ap
     """Over a broken network, a client connects again before the daemon learns of it."""
     first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "seconds": None, "wait_s": 60}
     connection, id_ = send(api, "PUT", PATH, wish), PATH.rpartition("/")[2]
-    eventually(lambda: id_ in api.supervisor.queue)
-    time.sleep(0.3)  # the first one has its reply
+    api.wait_for(lambda: id_ in api.supervisor.queue)
+    assert ask(api, "GET", "/v1/health").status == 200  # the first one has its reply
     reply = api.supervisor.replies_after = threading.Event()
     with in_background(lambda: reserve(api, id=id_, **wish)) as replies:
         eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)

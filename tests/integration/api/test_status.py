@@ -230,11 +230,11 @@ def test_settings_that_were_refused_are_not_kept(api: ApiServer) -> None:
 
 
 def test_settings_are_read_again_at_the_supervisors_request(api: ApiServer) -> None:
-    api.child.send(ReloadConfig())
+    api.send(ReloadConfig())
     api.wait_for(lambda: bool(api.commands))
     assert isinstance(api.commands[0], Configure)
     Path(api.spec.config or "").write_text("polll = 1\n")
-    api.child.send(ReloadConfig())
+    api.send(ReloadConfig())
     api.wait_for(lambda: bool(api.warnings))
     assert api.warnings[0].about == "settings"
     assert "Did you mean poll" in api.warnings[0].text

@@ -7,7 +7,6 @@ import os
 import pwd
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -37,6 +36,7 @@ from tests.harness.browser import (
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.example_node import ExampleNode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.prometheus import free_port
 from tests.harness.sentinel_process import eventually
 
 pytestmark = NEEDS_BROWSER
@@ -49,9 +49,7 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        found: int = free.getsockname()[1]
-    return found
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -290,8 +290,12 @@ def test_reservations_are_listed(stub: StubDaemon, cli: CommandLine) -> None:
 # --- exec ------------------------------------------------------------------------------------
 
 
-def run_exec(stub: StubDaemon, *typed: str) -> subprocess.Popen[str]:
-    stub.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
+def run_exec(
+    stub: StubDaemon,
+    *typed: str,
+    reply: Reply = Reply(RESERVATION),  # noqa: B008 - is not changed
+) -> subprocess.Popen[str]:
+    stub.replies["PUT /v1/reservations/*"] = reply
     stub.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
     return piped_program(sys.executable, "-m", "sentinel", "exec", *typed, stderr=subprocess.PIPE)
 
@@ -343,8 +347,9 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
 
 
 def test_exec_without_available_gpus_runs_nothing(stub: StubDaemon, tmp_path: Path) -> None:
-    with run_exec(stub, "--count", "1", "--", "touch", str(tmp_path / "ran")) as process:
-        stub.replies["PUT /v1/reservations/*"] = problem("conflict", "ana holds all", 409)
+    typed = ("--count", "1", "--", "touch", str(tmp_path / "ran"))
+    refusal = problem("conflict", "ana holds all", 409)
+    with run_exec(stub, *typed, reply=refusal) as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
     assert not (tmp_path / "ran").exists()

@@ -11,6 +11,7 @@ from tests.harness.command_line import CommandLine
 from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import DAEMON, GPU, RESERVATION, Reply, StubDaemon
+from tests.harness.timing import TIMEOUT_S
 
 UUIDS = [f"GPU-{index}52937bc-67d8-5168-8d5a-083882c8d660" for index in range(4)]
 EMPTY = {"stressor": "STOPPED"}
@@ -98,14 +99,14 @@ def test_a_job_gets_what_it_prints(daemon: Daemon, monkeypatch: pytest.MonkeyPat
     daemon.start(2, *QUICK)
     eventually(lambda: all(daemon.gpu(index).occupied for index in range(2)))
     first, second = daemon.run("free").strip().split(",")
-    daemon.run("pause", "1", "--wait", "10s")
+    daemon.run("pause", "1", "--wait", f"{TIMEOUT_S:.0f}s")
     assert daemon.run("free").strip() == f"{second},{first}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,9")
     narrow = daemon.run_unchecked("free")
     assert (narrow.code, narrow.out.strip()) == (0, second)
     assert "'9' is no GPU of this host, so CUDA ignores it" in narrow.err
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    with daemon.host.job(0):
+    with daemon.host.job(0, stay=3600):  # until the end of the block
         eventually(lambda: daemon.gpu(0).occupancy == "BUSY")
         assert daemon.run("free", "--count", "1").strip() == second
         assert daemon.run_unchecked("free", "--count", "2").code == 1

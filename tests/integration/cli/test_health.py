@@ -353,7 +353,7 @@ def test_a_gpu_that_its_daemon_cannot_read_is_not_called_good(
     with isolated_daemon(simulated, monkeypatch) as daemon:
         daemon.start(2, "--paused")
         write_report(daemon.places.state, {simulated.uuid(gpu): "PASS" for gpu in (0, 1)})
-        eventually(lambda: daemon.gpu(1).read_s is not None)
+        daemon.wait_until_read()
         assert daemon.run_unchecked("health").code == 0
         simulated.registry.inject(simulated.uuid(1), "error")
         eventually(lambda: daemon.gpu(1).occupancy == "UNKNOWN")

@@ -41,6 +41,13 @@ PLANT: dict[FaultKind, tuple[Callable[[SimulatedHost], None], str]] = {
 }
 
 
+def plant_fault(daemon: Daemon, kind: FaultKind) -> None:
+    """Plant a fault of GPU 1, and wait until all of it is known: each XID is an event."""
+    plant, words = PLANT[kind]
+    plant(daemon.host)
+    eventually(lambda: any(words in fault.text for fault in daemon.gpu(1).faults or ()))
+
+
 PLAN = plan_of("short", ("first", CHECKED, "seconds = 2"))
 
 #: One kind is tried by the quick tests, each for some seconds with a daemon.
@@ -55,13 +62,12 @@ ALL_KINDS = [
 def test_a_known_fault_is_shown_with_its_remedy_also_while_paused(
     daemon: Daemon, kind: FaultKind, flags: tuple[str, ...]
 ) -> None:
-    plant, words = PLANT[kind]
+    words = PLANT[kind][1]
     daemon.start(2, *flags)
-    eventually(lambda: daemon.gpu(1).read_s is not None)
+    daemon.wait_until_read()
     healthy = daemon.run_unchecked("slurm", "healthcheck").out
     assert healthy == f"{PREFIX} no fault on 2 GPUs; the number of GPUs was not checked\n"
-    plant(daemon.host)
-    eventually(lambda: any(words in fault.text for fault in daemon.gpu(1).faults or ()))
+    plant_fault(daemon, kind)
     (fault,) = daemon.gpu(1).faults
     assert fault.kind == kind
     assert daemon.gpu(0).faults == ()
@@ -102,9 +108,8 @@ def test_no_burn_in_says_no_fault_beside_a_known_one(daemon: Daemon, kind: Fault
         return output.code, report["meaning"], failed
 
     daemon.start(2)
-    eventually(lambda: daemon.gpu(1).read_s is not None)
-    PLANT[kind][0](daemon.host)
-    eventually(lambda: daemon.gpu(1).faults)
+    daemon.wait_until_read()
+    plant_fault(daemon, kind)
     (fault,) = daemon.gpu(1).faults
     code, meaning, failed = burn_in("through")
     assert (code, "no fault was found" in meaning) == (1, False), meaning
@@ -125,7 +130,7 @@ def test_no_burn_in_says_no_fault_beside_a_known_one(daemon: Daemon, kind: Fault
 def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
     gone = "GPU-eeeeeeee-0000-0000-0000-000000000000"
     daemon.start(1, "--paused")
-    eventually(lambda: daemon.gpu().read_s is not None)
+    daemon.wait_until_read()
     work = StoredWork(index=1, name="H200", since=100.0, last=200.0)
     save(daemon.places.shared / NAME, {gone: work}, {})
     checked = daemon.run("slurm", "healthcheck")
@@ -137,7 +142,7 @@ def test_a_gpu_that_was_gone_before_the_start_is_named(daemon: Daemon) -> None:
 @pytest.mark.long
 def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
     daemon.start(1, "--paused")
-    eventually(lambda: daemon.gpu().read_s is not None)
+    daemon.wait_until_read()
     daemon.host.registry.throw_xids(daemon.host.uuid(0), 13, 31, 43, 45)
     log = Path(daemon.client.status().daemon.log or "")
     eventually(lambda: log.read_text().count("gpu.xid") >= 4)
@@ -151,7 +156,7 @@ def test_xids_of_applications_alone_are_no_fault(daemon: Daemon) -> None:
 @pytest.mark.long
 def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> None:
     daemon.start(1, "--paused")
-    eventually(lambda: daemon.gpu().read_s is not None)
+    daemon.wait_until_read()
     daemon.host.registry.throw_xids(daemon.host.uuid(0), 48)
     eventually(lambda: daemon.gpu().faults)
     done = daemon.run("health", "--acknowledge", "0", "--reason", "reset by hand")
@@ -164,16 +169,13 @@ def test_a_fault_without_wrong_results_can_be_acknowledged(daemon: Daemon) -> No
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
     daemon.start(2, "--paused")
-    eventually(lambda: daemon.gpu(1).read_s is not None)
-    PLANT[kind][0](daemon.host)
-    eventually(lambda: daemon.gpu(1).faults)
+    daemon.wait_until_read()
+    plant_fault(daemon, kind)
     before = daemon.gpu(1).faults
     daemon.run("stop")
-    if kind in {
-        FaultKind.LOST,
-        FaultKind.XID,
-        FaultKind.UNREAD,
-    }:  # a daemon finds the others out again
+    # A daemon finds the others out again.
+    is_stored = kind in {FaultKind.LOST, FaultKind.XID, FaultKind.UNREAD}
+    if is_stored:
         stopped = daemon.run_unchecked("health", "--simulated")
         assert stopped.code == 1
         assert before[0].remedy in stopped.out
@@ -182,7 +184,9 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
         named = "gpu.lost" if kind is FaultKind.LOST else before[0].text
         assert (counters.code, named in " ".join(counters.out.split())) == (1, True)
     daemon.start(2, "--paused")
-    eventually(lambda: daemon.gpu(1).read_s is not None)
+    daemon.wait_until_read()
+    if not is_stored:
+        eventually(lambda: daemon.gpu(1).faults)
     assert daemon.gpu(1).faults == before
     assert daemon.run_unchecked("health").code == 1
 
@@ -190,9 +194,8 @@ def test_a_restart_forgets_no_fault(daemon: Daemon, kind: FaultKind) -> None:
 @pytest.mark.long
 def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
     daemon.start(2, "--paused")
-    eventually(lambda: daemon.gpu(1).read_s is not None)
-    PLANT[FaultKind.XID][0](daemon.host)
-    eventually(lambda: daemon.gpu(1).faults)
+    daemon.wait_until_read()
+    plant_fault(daemon, FaultKind.XID)
     daemon.run("stop")
     daemon.start(2, "--paused", "--gpus", "0")
     for again in ("while it runs", "after its end"):
@@ -206,9 +209,8 @@ def test_a_daemon_of_other_gpus_forgets_no_fault(daemon: Daemon) -> None:
 @pytest.mark.long
 def test_a_daemon_of_other_gpus_takes_an_acknowledgement(daemon: Daemon) -> None:
     daemon.start(2, "--paused")
-    eventually(lambda: daemon.gpu(1).read_s is not None)
-    PLANT[FaultKind.XID][0](daemon.host)
-    eventually(lambda: daemon.gpu(1).faults)
+    daemon.wait_until_read()
+    plant_fault(daemon, FaultKind.XID)
     daemon.run("stop")
     daemon.start(2, "--paused", "--gpus", "0")
     uuid = daemon.host.uuid(1)

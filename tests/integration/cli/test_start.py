@@ -51,7 +51,7 @@ def test_it_waits_until_a_stressor_is_ready(daemon: Daemon) -> None:
     done = daemon.run("start", *SIMULATE, *QUICK)
     assert daemon.gpu().occupied
     assert done.startswith(f"sentinel started: pid {daemon.pid}; it occupies GPU 0\n")
-    daemon.run("pause", "--wait", "10s")
+    daemon.run("pause", "--wait", f"{TIMEOUT_S:.0f}s")
     again = json.loads(daemon.run("start", "--json"))
     assert (again["started"], again["occupied"]) == (False, [])
 

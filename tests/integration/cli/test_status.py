@@ -152,7 +152,7 @@ def test_a_narrow_terminal_breaks_lines_between_words(
     stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon, "gpus": [unknown]})
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (60, 60))
-    command = [sys.executable, "-m", "sentinel", "status", *(["--watch"] if watched else [])]
+    command = [sys.executable, "-m", "sentinel", "status", *(["--watch", "1h"] if watched else [])]
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     with subprocess.Popen(
         command, stdout=follower, env={**environment, "TERM": "xterm"}, start_new_session=True

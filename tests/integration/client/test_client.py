@@ -223,23 +223,24 @@ def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: 
         report_pid(daemon, process.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
             client.stop(wait=0.1)
-        threading.Timer(0.3, process.kill).start()
         began = time.monotonic()
+        threading.Timer(0.3, process.kill).start()
         assert client.stop(wait=TIMEOUT_S).text == "all GPUs are free, the daemon has ended"
         assert time.monotonic() - began > 0.1
 
 
 @pytest.mark.parametrize("code", ["unavailable", "internal"])
 def test_a_stop_of_a_daemon_that_another_client_has_stopped_is_done(
-    daemon: StubDaemon, client: Client, code: str
+    daemon: StubDaemon, client: Client, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sentinel.client.client._LAST_MOMENTS_S", TIMEOUT_S)
     with subprocess.Popen(["sleep", "60"]) as unrelated:
         report_pid(daemon, unrelated.pid)
         daemon.replies["POST /v1/stop"] = problem(code, "no")
         with pytest.raises(ServiceError, match="no"):
             client.stop(wait=0.1)
-        threading.Timer(0.3, daemon.socket.unlink).start()
         if code == "unavailable":
+            threading.Timer(0.3, daemon.socket.unlink).start()
             assert client.stop(wait=TIMEOUT_S).text == "all GPUs are free, the daemon has ended"
         unrelated.kill()
 
@@ -535,8 +536,11 @@ def test_requests_over_tcp_have_the_token(tmp_path: Path) -> None:
         thread.join()
     assert "Authorization: Bearer s3cret\r\n" in requests[0]
     assert f"Host: 127.0.0.1:{port}\r\n" in requests[0]
-    with pytest.raises(NotRunningError):
-        connect(tcp=f"127.0.0.1:{port}", token=token).reservations()
+    with socket.socket() as taken:  # no other program listens at this port meanwhile
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NotRunningError):
+            connect(tcp=address, token=token).reservations()
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:0", "host:70000", ":80"])

@@ -121,11 +121,10 @@ def test_a_failed_start_is_the_error_of_its_exit_code(
 
 def test_a_timeout_names_the_reason_of_each_gpu(set_mode: Callable[[str], None]) -> None:
     set_mode("busy")
-    with (
-        sentinel.hold() as held,
-        pytest.raises(TimedOutError, match="GPU 0: used by foreign processes"),
-    ):
-        held.wait_held(1.5)
+    with sentinel.hold() as held:
+        held.wait_ready(TIMEOUT_S)
+        with pytest.raises(TimedOutError, match="GPU 0: used by foreign processes"):
+            held.wait_held(0.5)
 
 
 USES: dict[str, Callable[[sentinel.Hold], object]] = {
@@ -273,7 +272,7 @@ def test_the_folder_of_a_killed_hold_is_removed_by_the_next_one(
     done = run_program(sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
     child = int(done.stdout)
-    eventually(lambda: read_stat(child) is None)
+    eventually(lambda: (stat := read_stat(child)) is None or not stat.alive)
     (left,) = temporary.iterdir()
     with sentinel.hold() as held:
         held.wait_held(TIMEOUT_S)

@@ -26,6 +26,7 @@ from tests.harness.command_line import CommandLine
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.narrowing import not_none
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 
@@ -169,6 +170,7 @@ def test_a_sentinel_without_a_record_is_no_stray_process(
 def test_a_lock_whose_last_process_is_ending_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gpu_locks, "_ENDING_S", TIMEOUT_S)
     folder = tmp_path / "locks"
     with left_behind(folder, "stray") as pid:
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sentinel.host.systemd import Journal, SystemdSocket
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.journal_harness import fake_journal
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -22,7 +24,7 @@ def manager(address: str) -> Iterator[socket.socket]:
     """Listen on a notification socket, as a service manager does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
-        listening.settimeout(5)
+        listening.settimeout(TIMEOUT_S)
         yield listening
 
 
@@ -120,6 +122,7 @@ def test_a_sentinel_notifies_ready_watchdog_and_stopping(
                 received += listening.recv(4096).decode() + "\n"
             assert "STATUS=1 GPU: " in received
             sentinel.process.send_signal(signal.SIGSTOP)  # no more decisions
+            eventually(lambda: psutil.Process(sentinel.process.pid).status() == "stopped")
             with suppress(BlockingIOError):
                 listening.setblocking(False)
                 while True:
