@@ -276,10 +276,10 @@ class ChangeFeed:
                 for view in views.gpus
                 if _differ(view, self._gpus.get(view.uuid))
             ),
-            reservations=serializers.reservations(views, now) if reserved else None,
-            queue=serializers.queue(views, now) if reserved else None,
-            allocations=serializers.allocations(views, now) if allocated else None,
-            sessions=None if views.sessions == self._sessions else serializers.sessions(views, now),
+            reservations=serializers.reservations(views) if reserved else None,
+            queue=serializers.queue(views) if reserved else None,
+            allocations=serializers.allocations(views) if allocated else None,
+            sessions=None if views.sessions == self._sessions else serializers.sessions(views),
         )
 
 

@@ -19,7 +19,27 @@ from sentinel.protocol.gpu import GpuProcess
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12
 
+#: A smaller difference of the clocks is that of the moments at which they are read.
+_SAME_S = 0.1
+
 T = TypeVar("T")
+
+
+class _WallClock:
+    """The wall clock, which shows one moment as the same date in every response."""
+
+    def __init__(self) -> None:
+        self._offset_s = 0.0
+
+    def offset_s(self) -> float:
+        """Return the wall clock minus the monotonic clock: the same until one is set."""
+        offset_s = time.time() - time.monotonic()
+        if abs(offset_s - self._offset_s) > _SAME_S:
+            self._offset_s = offset_s
+        return self._offset_s
+
+
+_wall_clock = _WallClock()
 
 
 def _like(kind: type[T], *sources: object, **others: Any) -> T:
@@ -32,10 +52,10 @@ def _like(kind: type[T], *sources: object, **others: Any) -> T:
 
 
 def _begun(
-    kind: type[T], one: views.Grant | views.Session | views.BurninRunView, now: float, **others: Any
+    kind: type[T], one: views.Grant | views.Session | views.BurninRunView, **others: Any
 ) -> T:
     """Describe what a client has begun: since when, and the client."""
-    return _like(kind, one, since=_date(one.since, now), holder=_holder(one.by), **others)
+    return _like(kind, one, since=_date(one.since), holder=_holder(one.by), **others)
 
 
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:
@@ -48,10 +68,10 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
     return api_types.Status(
         daemon=daemon(spec, shown, now),
         gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
-        reservations=reservations(shown, now),
-        queue=queue(shown, now),
-        allocations=allocations(shown, now),
-        sessions=sessions(shown, now),
+        reservations=reservations(shown),
+        queue=queue(shown),
+        allocations=allocations(shown),
+        sessions=sessions(shown),
     )
 
 
@@ -66,7 +86,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
         forgotten=shown.forgotten(),
         age_s=_age(host.at, now) or 0.0,
-        burnin=None if host.burnin is None else burnin(host.burnin, now),
+        burnin=None if host.burnin is None else burnin(host.burnin),
     )
 
 
@@ -95,54 +115,53 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
     )
 
 
-def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
+def burnin(one: views.BurninRunView) -> api_types.BurninInfo:
     """Describe the burn-in."""
-    return _begun(api_types.BurninInfo, one, now)
+    return _begun(api_types.BurninInfo, one)
 
 
-def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
+def reservation(one: views.Reservation, shown: Views) -> api_types.ReservationInfo:
     """Describe one reservation, or a request with its place in the queue."""
     waiting = [request.id for request in shown.queue]
     return _begun(
         api_types.ReservationInfo,
         one,
-        now,
         indices=_indices(one.gpus or one.named, shown),
         place=waiting.index(one.id) + 1 if one.id in waiting else 0,
-        until=_date(one.until, now),
+        until=_date(one.until),
     )
 
 
-def session(one: views.Session, shown: Views, now: float) -> api_types.SessionInfo:
+def session(one: views.Session, shown: Views) -> api_types.SessionInfo:
     """Describe one session."""
-    indices, until = _indices(one.gpus, shown), _date(one.until, now)
-    return _begun(api_types.SessionInfo, one, now, indices=indices, until=until)
+    indices, until = _indices(one.gpus, shown), _date(one.until)
+    return _begun(api_types.SessionInfo, one, indices=indices, until=until)
 
 
-def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
+def reservations(shown: Views) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the reservations that have their GPUs."""
-    return tuple(reservation(held, shown, now) for held in shown.host.reservations if held.gpus)
+    return tuple(reservation(held, shown) for held in shown.host.reservations if held.gpus)
 
 
-def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
+def queue(shown: Views) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the requests that wait, in the order of the queue."""
-    return tuple(reservation(request, shown, now) for request in shown.queue)
+    return tuple(reservation(request, shown) for request in shown.queue)
 
 
-def allocations(shown: Views, now: float) -> tuple[api_types.AllocationInfo, ...]:
+def allocations(shown: Views) -> tuple[api_types.AllocationInfo, ...]:
     """Describe all allocations."""
-    return tuple(allocation(granted, shown, now) for granted in shown.host.allocations)
+    return tuple(allocation(granted, shown) for granted in shown.host.allocations)
 
 
-def sessions(shown: Views, now: float) -> tuple[api_types.SessionInfo, ...]:
+def sessions(shown: Views) -> tuple[api_types.SessionInfo, ...]:
     """Describe all sessions."""
-    return tuple(session(kept, shown, now) for kept in shown.sessions)
+    return tuple(session(kept, shown) for kept in shown.sessions)
 
 
-def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
+def allocation(one: views.Allocation, shown: Views) -> api_types.AllocationInfo:
     """Describe one allocation."""
     indices = {view.uuid: view.index for view in shown.gpus}
-    return _begun(api_types.AllocationInfo, one, now, index=indices.get(one.gpu))
+    return _begun(api_types.AllocationInfo, one, index=indices.get(one.gpu))
 
 
 def budget(view: views.GpuView, allocations: Iterable[views.Allocation]) -> api_types.MemoryBudget:
@@ -201,11 +220,11 @@ def _indices(uuids: Iterable[str], shown: Views) -> tuple[int, ...]:
     return tuple(indices[uuid] for uuid in uuids if uuid in indices)
 
 
-def _date(at: float | None, now: float) -> datetime | None:
+def _date(at: float | None) -> datetime | None:
     """Convert a time of the monotonic clock into a date with its offset, to the second."""
     if at is None:
         return None
-    moment = datetime.fromtimestamp(time.time() + at - now, UTC).astimezone()
+    moment = datetime.fromtimestamp(at + _wall_clock.offset_s(), UTC).astimezone()
     return moment.replace(microsecond=0)
 
 

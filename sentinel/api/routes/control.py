@@ -216,7 +216,7 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
     )
     now = time.monotonic()
     run = BurninRunView(id=id_, plan=plan.name, gpus=reply.gpus, by=by, since=now)
-    return BurninStarted(burnin=serializers.burnin(run, now))
+    return BurninStarted(burnin=serializers.burnin(run))
 
 
 @burnin.delete("", responses=problems(Code.NOT_FOUND, Code.INVALID))

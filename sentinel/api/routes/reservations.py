@@ -50,10 +50,9 @@ _READY_TIMEOUT_S = 5.0
 @reservations.get("", responses=problems())
 async def read_reservations(context: ContextDep) -> Reservations:
     """List all reservations, and the queue of requests for them."""
-    now = time.monotonic()
     return Reservations(
-        reservations=serializers.reservations(context.views, now),
-        queue=serializers.queue(context.views, now),
+        reservations=serializers.reservations(context.views),
+        queue=serializers.queue(context.views),
     )
 
 
@@ -76,7 +75,7 @@ async def reserve(
     for half a minute.
     """
     held = await cancel_on_disconnect(request, _reserve(context, by, id_, body))
-    return serializers.reservation(held, context.views, time.monotonic())
+    return serializers.reservation(held, context.views)
 
 
 @reservations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
@@ -184,13 +183,12 @@ async def read_allocations(
     gpu: Annotated[str | None, Query(max_length=256, description="Only this GPU.")] = None,
 ) -> Allocations:
     """List the allocations and the budget of each GPU, or of one."""
-    now = time.monotonic()
     views = context.views.gpus if gpu is None else (context.views.one(gpu),)
     uuids = {view.uuid for view in views}
     known = context.views.host.allocations
     return Allocations(
         allocations=tuple(
-            serializers.allocation(granted, context.views, now)
+            serializers.allocation(granted, context.views)
             for granted in known
             if granted.gpu in uuids
         ),
@@ -219,7 +217,7 @@ async def allocate(
     holder = resolve_holder(by, body.pid)
     work = allocate_memory(context, holder, id_=id_, gpu=gpu, size=body.size, wait_s=body.wait_s)
     allocated = await cancel_on_disconnect(request, work)
-    return serializers.allocation(allocated, context.views, time.monotonic())
+    return serializers.allocation(allocated, context.views)
 
 
 @allocations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))

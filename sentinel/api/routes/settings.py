@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -56,7 +55,7 @@ async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> 
 @sessions.get("", responses=problems())
 async def read_sessions(context: ContextDep) -> Sessions:
     """List all sessions."""
-    return Sessions(sessions=serializers.sessions(context.views, time.monotonic()))
+    return Sessions(sessions=serializers.sessions(context.views))
 
 
 @sessions.post(
@@ -94,7 +93,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     started = context.views.session(body.name)
     if started is None:
         raise ProblemError(Code.CONFLICT, f"The session {body.name} was ended at once.")
-    return SessionStarted(session=serializers.session(started, context.views, time.monotonic()))
+    return SessionStarted(session=serializers.session(started, context.views))
 
 
 @sessions.delete("/{name:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
