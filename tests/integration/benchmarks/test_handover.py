@@ -27,7 +27,7 @@ def test_two_lanes_share_the_rounds_of_starts_warm_and_cold(tmp_path: Path) -> N
     assert {one["cold"] for one in starts} == {False, True}
     assert len({one["code"] for one in starts}) == 1
     for start in starts:
-        assert 0 <= start["moment_s"] <= start["ready_s"] + 1.0  # on a busy host it is late
+        assert 0 <= start["moment_s"] <= start["ready_s"] + TIMEOUT_S  # on a busy host it is late
         assert start["stressor"] in {"STARTING", "RUNNING"}
         # A stressor that watches its GPU itself may be faster, and is not killed.
         assert start["kill_s"] is None or start["exit_s"] >= start["kill_s"] >= 0
