@@ -41,7 +41,7 @@ _PERMANENT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 #: The interval of writes; a killed API process loses this much.
 WRITE_INTERVAL_S = 2.0
-#: Bounds of the queue for a slow or full disk: records, and bytes of events. The oldest go first.
+#: Bounds of the queue for a slow disk: records, and bytes of events. The oldest are dropped.
 _MAX_QUEUED = 8192
 _MAX_QUEUED_BYTES = 4 * 2**20
 #: The time for a query, and for the last write.
@@ -54,8 +54,8 @@ _STUCK_AFTER_S = 30.0
 class Database:
     """One database, for use in one thread.
 
-    While the file cannot be used, records wait with the caller, and queries fail or see the rows
-    that the file has.
+    While the file cannot be written, a database in memory stands in for it: queries see what was
+    recorded since, and the file gets it once it can be written.
 
     Args:
         path: The file; None keeps everything in memory.
@@ -64,105 +64,118 @@ class Database:
 
     def __init__(self, path: Path | None, size: int) -> None:
         self._path = path
-        self._size = MEMORY_BYTES if path is None else history_tables.database_bytes(size)
+        self._size = history_tables.database_bytes(size)
         self._recorder = Recorder()
-        #: The open database; None while the file cannot be opened.
-        self._open_database = history_tables.open_memory(self._size) if path is None else None
-        #: The identity of the file, and that of its write-ahead log.
+        self._memory = history_tables.open_memory(MEMORY_BYTES)
+        #: The open file, or None; its identity, and that of its write-ahead log.
+        self._file: sqlite3.Connection | None = None
         self._file_identity: tuple[int, int] | None = None
         self._wal_identity: tuple[int, int] | None = None
-        #: The ticks of the database minus the monotonic clock; None before the first reading.
-        self._tick_offset: int | None = None
-        #: The rows that were not taken.
-        self._waiting: Batch | None = None
+        #: The ticks of the file minus those in memory, which are of the monotonic clock.
+        self._tick_offset = 0
+        #: Whether the memory is in use.
+        self._in_memory = True
         self._retry_at = -math.inf
-        #: Why the file cannot be used; empty if it can.
-        self._why = ""
+        self._warned = False
         #: Warnings about the file, until the caller takes them.
         self.warnings: list[str] = []
 
     def close(self) -> None:
         """Close the database; it cannot be used afterwards."""
-        if self._open_database is not None:
-            self._open_database.close()
+        self._memory.close()
+        if self._file is not None:
+            self._file.close()
 
-    def is_ready(self, now: float, wall: float) -> bool:
-        """Open the file if necessary, and check whether it takes rows.
+    def open(self, now: float, wall: float) -> None:
+        """Open the file if necessary, and move the rows in memory to it.
 
         Args:
             now: The time of the monotonic clock.
             wall: The same time in seconds since the epoch.
         """
-        if self._path is not None:
-            if now < self._retry_at:
-                return False
-            try:
-                if self._open_database is not None:
-                    self._check_file(self._path, self._open_database)
-                if self._open_database is None:
-                    self._open_database = self._open(self._path, now, wall)
-            except InvalidFileError as error:
-                self._set_aside(str(error), now)
-                return False
-            except (sqlite3.Error, OSError) as error:
-                self._failed(error, now)
-                return False
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            self.write(waiting, now)
-        return self._waiting is None
+        if self._path is None or now < self._retry_at:
+            return
+        try:
+            if self._file is not None:
+                self._check_file(self._path, self._file)
+            if self._file is None:
+                self._file = self._open(self._path, now, wall)
+            if self._in_memory:
+                self._move_to(self._file)
+        except InvalidFileError as error:
+            self._set_aside(str(error), now)
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error, now)
 
-    def record(self, records: Sequence[TimedRecord], now: float) -> None:
-        """Write views and events."""
+    def record(self, records: Sequence[TimedRecord], now: float, wall: float) -> None:
+        """Open the file if necessary, and write views and events."""
+        self.open(now, wall)
         if records:
             self.write(self._recorder.build_batch(records, now), now)
 
     def write(self, batch: Batch, now: float) -> None:
-        """Write a batch in one transaction, and delete old rows; it waits if that fails."""
-        database = self._open_database
-        assert database is not None  # noqa: S101 - it is ready
-        try:
-            if self._tick_offset is None and batch.samples:
-                last = history_tables.last_tick(database)
-                first = min(second for second, _ in batch.samples)
-                self._tick_offset = 0 if last is None else last + _MAX_PAUSE_S - first
-            offset = self._tick_offset or 0
-            _write(database, self._size, partial(history_tables.insert, batch, offset))
-        except sqlite3.Error as error:
-            self._waiting = batch
-            self._failed(error, now)
-        else:
-            self._why = ""
-
-    def query(self, function: Callable[[sqlite3.Connection], T], now: float) -> T:
-        """Run a query.
+        """Write a batch in one transaction, and delete old rows.
 
         Raises:
-            sqlite3.Error: The database cannot be read.
+            sqlite3.Error: Even the memory failed.
         """
-        if self._open_database is None:
-            raise sqlite3.OperationalError(self._why)
-        try:
-            return function(self._open_database)
-        except sqlite3.Error as error:
-            if _code(error) in _PERMANENT:
+        if self._file is not None and not self._in_memory:
+            try:
+                _write(
+                    self._file,
+                    self._size,
+                    partial(history_tables.insert, batch, now, self._tick_offset),
+                )
+            except sqlite3.Error as error:
+                self._failed(error, now)
+            else:
+                return
+        _write(self._memory, MEMORY_BYTES, partial(history_tables.insert, batch, now, 0))
+
+    def query(self, function: Callable[[sqlite3.Connection], T], now: float) -> T:
+        """Run a query; if the file is damaged, on the memory that replaces it.
+
+        Raises:
+            sqlite3.Error: The file cannot be read, or even the memory failed.
+        """
+        if self._file is not None and not self._in_memory:
+            try:
+                return function(self._file)
+            except sqlite3.Error as error:
+                if _code(error) not in _PERMANENT:
+                    raise
                 self._set_aside(str(error), now)
-            raise
+        return function(self._memory)
 
     # --- the file ----------------------------------------------------------------------------
 
     def _open(self, path: Path, now: float, wall: float) -> sqlite3.Connection:
         file = history_tables.open_file(path, self._size)
         try:
+            _, last = history_tables.ticks(file)
+            first, _ = history_tables.ticks(self._memory)
             uses = history_tables.current_uses(file, now, wall)
-            _write(file, self._size, history_tables.end_uses)
         except BaseException:
             file.close()
             raise
         self._file_identity, self._wal_identity = identity(path), None
+        earliest = int(now) - _MAX_PAUSE_S
+        earliest = earliest if first is None else min(first, earliest)
+        self._tick_offset = 0 if last is None else last + 1 - earliest
         for use in uses:
             self._recorder.uses.resume(use)
         return file
+
+    def _move_to(self, file: sqlite3.Connection) -> None:
+        """Use the file, with the rows that are in memory.
+
+        Raises:
+            sqlite3.Error: The file does not take them; nothing has changed.
+        """
+        _write(file, self._size, partial(history_tables.copy, self._memory, self._tick_offset))
+        self._memory.close()
+        self._memory = history_tables.open_memory(MEMORY_BYTES)
+        self._in_memory = self._warned = False
 
     def _check_file(self, path: Path, file: sqlite3.Connection) -> None:
         """Notice that another program removed or replaced what is open.
@@ -191,30 +204,25 @@ class Database:
             self._wal_identity = wal
 
     def _disconnect(self) -> None:
-        if self._open_database is not None:
+        if self._file is not None:
             with contextlib.suppress(sqlite3.Error):
-                self._open_database.close()
-        self._open_database = self._tick_offset = None
+                self._file.close()
+        self._file, self._in_memory = None, True
 
     def _failed(self, error: sqlite3.Error | OSError, now: float) -> None:
-        """Leave the file alone for a while, or replace a damaged one."""
+        """Use the memory for a while, or replace a damaged file."""
         if _code(error) in _PERMANENT:
             self._set_aside(str(error), now)
             return
+        self._in_memory, self._retry_at = True, now + _RETRY_S
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        self._must_wait(f"cannot be written: {why}", now)
-
-    def _must_wait(self, why: str, now: float) -> None:
-        """Try again later, and warn once until a write succeeds."""
-        self._retry_at = now + _RETRY_S
-        if not self._why:
-            self.warnings.append(f"{self._path}: {why}; new readings and events wait in memory")
-        self._why = f"{self._path}: {why}"
+        self._warn_once(f"{self._path}: cannot be written: {why}; the last hour is kept in memory")
 
     def _set_aside(self, why: str, now: float) -> None:
         """Rename a damaged file, so that it can be inspected; a new one is created later."""
         assert self._path is not None  # noqa: S101 - a file was open
         self._disconnect()
+        self._retry_at = now + _RETRY_S  # not at once: the disk may damage files
         try:
             renamed = set_aside(self._path)
             for end in ("-wal", "-shm"):
@@ -222,11 +230,18 @@ class Database:
                 with contextlib.suppress(FileNotFoundError):
                     _beside(self._path, end).replace(_beside(renamed, end))
         except OSError as error:
-            self._must_wait(f"{why}; it cannot be renamed: {error.strerror}", now)
+            where = f"{self._path}: {why}; it cannot be renamed: {error.strerror}"
+            self._warn_once(f"{where}; the last hour is kept in memory")
             return
-        self._retry_at = now + _RETRY_S  # not at once: the disk may damage files
-        self._why = f"{self._path}: {why}; it was renamed to {renamed}"
-        self.warnings.append(f"{self._why}, and a new one is created")
+        self.warnings.append(
+            f"{self._path}: {why}; it was renamed to {renamed}, and a new one is created"
+        )
+
+    def _warn_once(self, text: str) -> None:
+        """Add a warning, once until a write succeeds."""
+        if not self._warned:
+            self.warnings.append(text)
+        self._warned = True
 
 
 class History:
@@ -288,7 +303,7 @@ class History:
             take_turn: Waits for the client's turn to read; False if the client has disconnected.
 
         Raises:
-            ProblemError: The disk is too slow or fails; or there is no client.
+            ProblemError: The disk is too slow, or even the memory fails; or there is no client.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -333,13 +348,11 @@ class History:
     def _write(self) -> Database:
         if self._database is None:  # created here, since SQLite binds it to this thread
             self._database = Database(self._path, self._size)
-        now = time.monotonic()
-        if self._database.is_ready(now, time.time()):
-            records = []
-            with contextlib.suppress(IndexError):  # empty; the event loop may have cleared it
-                while True:
-                    records.append(self._queue.popleft())
-            self._database.record(records, now)
+        records = []
+        with contextlib.suppress(IndexError):  # empty; the event loop may have cleared it
+            while True:
+                records.append(self._queue.popleft())
+        self._database.record(records, time.monotonic(), time.time())
         return self._database
 
 

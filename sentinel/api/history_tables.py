@@ -73,17 +73,6 @@ _ENERGY = f"power_w * (CASE WHEN {_IS_GAP} THEN 1 ELSE tick - {_BEFORE} END) AS 
 #: The seconds with their energy.
 SECONDS_WITH_ENERGY = f"SELECT *, {_ENERGY} FROM seconds AS second"
 
-#: Insert or replace a row.
-_INSERT = {
-    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)})"
-    f" VALUES ({', '.join('?' * len(columns))})"
-    for table, columns in {
-        "seconds": ("tick", "gpu", "at", *SAMPLE_COLUMNS),
-        "events": ("at", "name", "gpu", "line"),
-        "uses": ("began", "gpu", "pid", "started", "ours", "who", "user", "until", "open"),
-    }.items()
-}
-
 
 def _range_columns(name: str) -> tuple[str, str, str]:
     """Name the columns of mean, minimum and maximum."""
@@ -128,6 +117,22 @@ CREATE TABLE uses (
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 """
+
+
+#: The columns of each table that rows come with.
+_COLUMNS = {
+    "gpus": ("gpu", "uuid", "idx", "name"),
+    "seconds": ("tick", "gpu", "at", *SAMPLE_COLUMNS),
+    "minutes": ("gpu", "tick", "at", "n", *MINUTE_COLUMNS),
+    "events": ("at", "name", "gpu", "line"),
+    "uses": ("began", "gpu", "pid", "started", "ours", "who", "user", "until", "open"),
+}
+#: Insert or replace a row.
+_INSERT = {
+    table: f"INSERT OR REPLACE INTO {table} ({', '.join(columns)})"
+    f" VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in _COLUMNS.items()
+}
 
 
 class InvalidFileError(Exception):
@@ -232,11 +237,12 @@ def gpu_key(uuid: str) -> int:
     return int.from_bytes(hashlib.blake2b(uuid.encode(), digest_size=6).digest(), "big")
 
 
-def insert(batch: Batch, tick_offset: int, connection: sqlite3.Connection) -> None:
+def insert(batch: Batch, now: float, tick_offset: int, connection: sqlite3.Connection) -> None:
     """Insert the rows of a batch, and summarize old ones.
 
     Args:
         batch: The rows.
+        now: The time of the monotonic clock.
         tick_offset: The ticks of the database minus the monotonic clock.
         connection: A connection in a transaction.
 
@@ -259,7 +265,7 @@ def insert(batch: Batch, tick_offset: int, connection: sqlite3.Connection) -> No
     execute(_DELETE_USE, map(_use_key, batch.replaced))
     execute(_INSERT["uses"], (_use(use, is_open=True) for use in batch.current))
     execute(_INSERT["uses"], (_use(use, is_open=False) for use in batch.ended))
-    _thin(connection)
+    _thin(connection, int(now) + tick_offset)
 
 
 def _use_key(use: Use) -> Row:
@@ -273,13 +279,21 @@ def _use(use: Use, *, is_open: bool) -> Row:
     return *_use_key(use), int(use.key[0]), use.who, use.user, use.until, int(is_open)
 
 
-def end_uses(connection: sqlite3.Connection) -> None:
-    """End the current uses of earlier processes; those that go on are inserted again.
+def copy(source: sqlite3.Connection, tick_offset: int, target: sqlite3.Connection) -> None:
+    """Copy all rows to a database with earlier ones, whose current uses have ended otherwise.
+
+    Args:
+        source: The connection to read.
+        tick_offset: The ticks of the target minus those of the source.
+        target: A connection in a transaction.
 
     Raises:
-        sqlite3.Error: The database failed.
+        sqlite3.Error: A database failed.
     """
-    connection.execute("UPDATE uses SET open = 0 WHERE open")
+    target.execute("UPDATE uses SET open = 0 WHERE open")
+    for table, columns in _COLUMNS.items():
+        values = ", ".join(columns).replace("tick", f"tick + {tick_offset}")
+        target.executemany(_INSERT[table], source.execute(f"SELECT {values} FROM {table}"))
 
 
 def current_uses(connection: sqlite3.Connection, now: float, wall: float) -> list[Use]:
@@ -315,17 +329,17 @@ def current_uses(connection: sqlite3.Connection, now: float, wall: float) -> lis
     return uses
 
 
-def last_tick(connection: sqlite3.Connection) -> int | None:
-    """Read the tick of the last reading, or None without any."""
+def ticks(connection: sqlite3.Connection) -> tuple[int | None, int | None]:
+    """Read the ticks of the first and the last reading, or None without any."""
     readings = "SELECT tick FROM seconds UNION ALL SELECT tick FROM minutes"
-    (last,) = connection.execute(f"SELECT max(tick) FROM ({readings})").fetchone()
-    return None if last is None else int(last)
+    first, last = connection.execute(f"SELECT min(tick), max(tick) FROM ({readings})").fetchone()
+    return first, last
 
 
 # --- seconds become minutes ------------------------------------------------------------------
 
 
-def _thin(connection: sqlite3.Connection) -> None:
+def _thin(connection: sqlite3.Connection, now: int) -> None:
     """Summarize seconds older than an hour as minutes.
 
     Ages are in ticks, not of the wall clock: if that jumps, rows neither expire early nor stay
@@ -333,15 +347,15 @@ def _thin(connection: sqlite3.Connection) -> None:
 
     Args:
         connection: A connection in a transaction.
+        now: The current tick.
 
     Raises:
         sqlite3.Error: The database failed.
     """
     (oldest,) = connection.execute("SELECT min(tick) FROM seconds").fetchone()
-    (newest,) = connection.execute("SELECT max(tick) FROM seconds").fetchone()
-    if oldest is None or newest - oldest < SECONDS_RETENTION + THIN_INTERVAL:
+    until = now - SECONDS_RETENTION
+    if oldest is None or oldest > until - THIN_INTERVAL:
         return
-    until = newest - SECONDS_RETENTION
     connection.execute(
         f"INSERT OR REPLACE INTO minutes (gpu, tick, at, n, {', '.join(MINUTE_COLUMNS)})"
         f" SELECT gpu, max(tick), at / 60 * 60, count(*), {_SUMMARY}"
@@ -349,7 +363,7 @@ def _thin(connection: sqlite3.Connection) -> None:
         (until,),
     )
     connection.execute("DELETE FROM seconds WHERE tick <= ?", (until,))
-    _delete_minutes(connection, newest - MINUTES_RETENTION)
+    _delete_minutes(connection, now - MINUTES_RETENTION)
 
 
 # --- the oldest rows make room ---------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,6 @@ class HistoryHarness:
         self.now = BEGIN
         self.wall = WALL
         self.number = 0
-        self.waiting: list[TimedRecord] = []
         self.restart()
 
     def restart(self) -> None:
@@ -96,10 +94,7 @@ class HistoryHarness:
         return self._write([TimedRecord(LoggedEvent.of(record), self.wall - self.now)])
 
     def _write(self, records: list[TimedRecord]) -> list[str]:
-        self.waiting += records
-        if self.database.is_ready(self.now, self.wall):
-            self.database.record(self.waiting, self.now)
-            self.waiting = []
+        self.database.record(records, self.now, self.wall)
         warnings, self.database.warnings = self.database.warnings, []
         return warnings
 
@@ -146,9 +141,3 @@ def is_intact(path: Path) -> bool:
         return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     finally:
         connection.close()
-
-
-def remount(folder: Path, size: str) -> None:
-    """Change the size of a file system in memory."""
-    command = ["mount", "-o", f"remount,size={size}", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
