@@ -136,13 +136,15 @@ async def _serve(
     try:
         await asyncio.gather(*jobs)
     finally:
-        # What the last views have is written by the tasks, such as a fault just before a stop.
-        await asyncio.gather(*(writer.finish(_LAST_WRITE_S) for writer in context.writers))
+        # What the last views have is written by the tasks, such as a fault just before a stop; all
+        # at once, since the supervisor ends this process soon. The work is stored before the task
+        # that also does so is cancelled: what was written would be added once more.
+        last = [writer.finish(_LAST_WRITE_S) for writer in context.writers]
+        await asyncio.gather(*last, context.verified.store())
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await context.history.close()
-        await context.verified.store()
         # Last: the supervisor ends this process soon, and a recipient may not answer.
         await context.notifier.drain(_GRACE_S)
         notifying.cancel()

@@ -13,6 +13,7 @@ from sentinel.core.attribution import foreign_memory
 from sentinel.core.gpu_state import GpuState, HealthState, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step, gpu_event
+from sentinel.protocol.gpu import HIGHEST_C
 from sentinel.protocol.views import MULTIPLIERS, GpuHealth, HealthCause
 
 #: NVML's reason for clocks that hardware outside the GPU, such as the power supply, has reduced "by
@@ -20,9 +21,6 @@ from sentinel.protocol.views import MULTIPLIERS, GpuHealth, HealthCause
 _POWER_BRAKE = "hw_power_brake_slowdown"
 
 _LEVELS = tuple(GpuHealth)
-
-#: No GPU is hotter than this, in degrees Celsius: a higher reading is an error of its sensor.
-_HIGHEST_C = 150
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuSt
     limits = thresholds(gpu_state, config)
     share = foreign_memory(gpu_state, reading) / max(1, reading.memory.total)
     degrees = reading.temperature
-    if degrees is not None and degrees > _HIGHEST_C:
+    if degrees is not None and degrees > HIGHEST_C:
         degrees = None
     before = gpu_state.health or _initial(now)
     hardware = _hardware(gpu_state)

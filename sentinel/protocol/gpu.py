@@ -19,6 +19,11 @@ EVENT_REASONS = {
     0x100: "display_clock_setting",
 }
 
+#: The highest temperature that a GPU can have, in degrees Celsius: it shuts down well below the
+#: 125 for which silicon is made. Broken sensors of 8 bits read 127 and 255.
+HIGHEST_C = 125
+IMPOSSIBLE = "it reads {:g} C, which no GPU can have"
+
 #: A pebibyte, more than any GPU has: a higher figure is no memory.
 MAX_MEMORY_BYTES = 2**50
 

@@ -709,6 +709,9 @@ def _clocks_power_and_heat() -> Iterator[Kind]:
                "temperature.gpu", source="NVML: the card's own maximum", moments=MOMENTS)
     yield kind("warm", "85 C, below the maximum of 87", telemetry(temperature_c=85), WARN,
                "temperature.gpu", source=_OWN, moments=(MIDDLE,), sizes=(1,))
+    yield kind("hot-and-broken", "88 C, and 255 C in every second reading", both(
+        telemetry(temperature_c=88), telemetry(which=SECOND, temperature_c=255)), FAIL,
+               "temperature.gpu", source="NVML: the card's own maximum", sizes=(1, 8))
     yield kind("hot-memory", "memory of 96 C, above its maximum of 95",
                telemetry(memory_temperature_c=96), FAIL, "temperature.memory",
                source="NVML: the card's own maximum", moments=(FIRST, LAST))

@@ -19,6 +19,7 @@ from sentinel.burnin.checks.check import (
 from sentinel.burnin.checks.evidence import Findings, GpuEvidence, GrowthEvidence, judge_sum, read
 from sentinel.burnin.checks.operator_limits import LOCKED, SAME_LIMIT
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import HIGHEST_C, IMPOSSIBLE
 from sentinel.protocol.gpu_names import device_of
 from sentinel.protocol.views import ROW_IN_USE, FaultKind
 from sentinel.units import format_size
@@ -67,10 +68,17 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
     """Judge how far the highest of all samples is below the first maximum that is declared."""
     declared = next((name for name in maxima if getattr(evidence.now, name) is not None), maxima[0])
     maximum = read(evidence.now, declared)
-    highest = evidence.highest(field)
-    left = round(maximum - highest, 4)
-    text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
-    return _unless_cut_hot(evidence, by_limits(left, limits, text + _errors(evidence, field)))
+    known = evidence.samples(field) or [read(evidence.now, field)]
+    highest = max((value for value in known if value <= HIGHEST_C), default=None)
+    if highest == 0:
+        return untested("it reads 0 C")
+    if highest is not None:
+        left = round(maximum - highest, 4)
+        text = f"it reached {highest:g} C; the GPU declares {maximum} C ({declared})"
+        judged = by_limits(left, limits, text + _errors(evidence, field))
+        if max(known) <= HIGHEST_C or judged.status is Status.FAIL:
+            return _unless_cut_hot(evidence, judged)
+    return untested(IMPOSSIBLE.format(max(known)))
 
 
 def _unless_cut_hot(evidence: GpuEvidence, found: Judgement) -> Judgement:
@@ -252,7 +260,10 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     # Not of the temperature that is read: two H100 of 78 C had margins of -2 and 6 C.
     margin = f"its margin, to the nearest limit of any sensor, fell to {least:g} C"
     shown = f"{margin}; it slows down at {begins} C{_errors(evidence, name)}"
-    return _unless_cut_hot(evidence, by_limits(least - begins, limits, shown))
+    judged = by_limits(least - begins, limits, shown)
+    if judged.status is not Status.FAIL:  # a margin is that of the same sensor
+        evidence.must_be_possible("temperature_c")
+    return _unless_cut_hot(evidence, judged)
 
 
 # --- information -----------------------------------------------------------------------------

@@ -24,14 +24,11 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.counters import Counters, HostCounters
+from sentinel.protocol.gpu import HIGHEST_C, IMPOSSIBLE
 from sentinel.protocol.views import FaultKind
 
 #: Where nothing is said of what a node must be.
 NOTHING = Expectation()
-
-#: The highest temperature that a GPU can have, in degrees Celsius: it shuts down well below the
-#: 125 for which silicon is made. Broken sensors of 8 bits read 127 and 255.
-HIGHEST_C = 125.0
 
 #: The words in the names of counters that outlive a reset.
 _KEPT = ("lifetime", "remapped", "retired")
@@ -110,18 +107,15 @@ class GpuEvidence(ABC):
         """Collect the values of a reading that no GPU can have had."""
         return []
 
-    def highest(self, name: str) -> float:
-        """Find the highest of all readings of a temperature.
+    def must_be_possible(self, name: str) -> None:
+        """Check that a GPU can have all readings of a temperature but a few errors.
 
         Raises:
-            Unjudged: It is not known, or its sensor is broken.
+            Unjudged: Its sensor is broken.
         """
-        highest: float = max(self.samples(name) or [read(self.now, name)])
+        highest = max(self.samples(name), default=0.0)
         if highest > HIGHEST_C:
-            raise Unjudged(untested(f"it reads {highest:g} C, which no GPU can have"))
-        if not highest:
-            raise Unjudged(untested("it reads 0 C"))
-        return highest
+            raise Unjudged(untested(IMPOSSIBLE.format(highest)))
 
     def losses(self) -> list[str]:
         """Describe when the driver called the GPU lost while it was watched."""

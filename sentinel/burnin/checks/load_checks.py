@@ -305,7 +305,7 @@ def _temperature_sensor(evidence: LoadEvidence, _: Limits) -> Judgement:
     powers = _known("power_w", record.telemetry)
     if not any(values):
         return untested("no temperature was read" if not values else "it read 0 C all the time")
-    evidence.highest("temperature_c")
+    evidence.must_be_possible("temperature_c")
     of_memory = [heat for heat in evidence.plausible(name, record.telemetry) if heat]
     if of_memory:  # it may be as warm in every phase, and is cooler before the run
         of_memory += [heat for one in evidence.readings for heat in known_value(one, name)]

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from sentinel.burnin.checks.check import Unjudged, untested
 from sentinel.burnin.checks.evidence import (
-    HIGHEST_C,
     NOTHING,
     Findings,
     GrowthEvidence,
@@ -25,6 +24,7 @@ from sentinel.burnin.record import INTERRUPTIONS, GpuRecord, PhaseRecord, Sample
 from sentinel.config.expectation import Expectation
 from sentinel.protocol.burnin_events import TOO_HOT
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import HIGHEST_C
 from sentinel.protocol.views import FaultKind
 
 NO_STEADY = "no stretch of a steady phase counts"
@@ -204,17 +204,18 @@ class LoadEvidence(GrowthEvidence):
 
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""
-        readings = [sample.values for sample in self.record.telemetry]
+        errors = self.implausible(name)
+        sampled = [*(value for _, value in self.curve(name)), *known_value(self.now, name)]
+        for error in errors:
+            sampled.remove(error)  # once: the same value may be right elsewhere
         # Heat may end the stressor before the next sample, or come while it ends.
-        readings += self.record.named("gpu.released")
         loads = Stretches(self.record.loads())
         heats = self.record.named("gpu.health_changed", "gpu.overheat")
-        readings += [event for event in heats if event["at"] in loads]
-        sampled = [float(reading[name]) for reading in readings if reading.get(name) is not None]
-        sampled += known_value(self.now, name)
-        for error in self.implausible(name):
-            sampled.remove(error)  # once: the same value may be right elsewhere
-        return sampled
+        events = [event for event in heats if event["at"] in loads]
+        events += self.record.named("gpu.released")
+        values = [float(event[name]) for event in events if event.get(name) is not None]
+        # An event repeats a reading, and so its error.
+        return sampled + [one for one in values if one <= HIGHEST_C or one not in errors]
 
     def implausible(self, name: str) -> list[float]:
         """Collect temperatures, or margins, that differ from those just before and after them."""

@@ -13,6 +13,7 @@ from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.required_evidence import MODELS, required
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import HIGHEST_C, IMPOSSIBLE
 
 _CHECKS = Table(counter_checks.TABLE, link_checks.TABLE)
 
@@ -51,7 +52,9 @@ def unread_groups(
     Returns:
         By the name of the group, the error of its first call that failed, or another reason.
     """
-    found, unjudged, failed = {}, {}, counters.failed
+    found, unjudged, failed = {}, {}, dict(counters.failed)
+    if counters.temperature_c is not None and counters.temperature_c > HIGHEST_C:
+        failed["temperature_c"] = IMPOSSIBLE.format(counters.temperature_c)
     for group in REQUIRED:
         known = {statuses[check] for check in group.checks if check in statuses}
         error = next((failed[name] for name in failed if name.startswith(group.counters)), None)

@@ -305,6 +305,15 @@ def test_what_a_file_had_that_was_set_aside_is_not_known(
     assert check()[0] == 0
 
 
+def test_a_sensor_that_reads_what_no_gpu_can_have_leaves_its_gpu_unknown(
+    check: Check, registry: Registry
+) -> None:
+    inject(registry, 1, temperature_c=255, maximum_c=87)
+    code, out, _ = check()
+    assert (code, "could not be read: temperature: it reads 255 C" in out) == (3, True)
+    assert (check("--nagios")[0], check("--npd")[0]) == (3, 2)
+
+
 def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) -> None:
     def counted(out: str) -> str:
         (row,) = (one for one in json.loads(out)["node"] if one["id"] == "node.gpus")
