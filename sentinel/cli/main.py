@@ -197,11 +197,11 @@ class _Commands(click.Group):
     name="sentinel",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, passed or running; 1 a negative result: warnings of doctor, a "
-    "failed trial or selftest, a conflict of goldens, or GPUs that are not available in time; "
+    "failed trial or self-test, a conflict of goldens, or GPUs that are not available in time; "
     "2 wrong usage or configuration, or problems found by doctor; 3 no daemon runs, an "
-    "incomplete trial or selftest, or an untested GPU of health; 4 no such GPU, or not permitted; "
+    "incomplete trial or self-test, or an untested GPU of health; 4 no such GPU, or not permitted; "
     "5 no driver or NVML; 7 a child could not be killed; 75 another sentinel holds the GPU; "
-    "130 and 143 ended by a signal before it was ready, or by a second Ctrl+C. Those of check: "
+    "130, 143 a signal, before the start was complete or twice. Those of check: "
     "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="sentinel")
