@@ -135,7 +135,7 @@ class PaceTable:
     def render(self) -> str:
         """Return the last result of each target, each beside its bar."""
         lines = [
-            "| target | reached | deviation | bar | verdict | power | utilisation | seconds |",
+            "| target | reached | deviation | bar | verdict | power | utilization | seconds |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         full = self._results.of("pace-full")

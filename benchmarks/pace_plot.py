@@ -31,7 +31,7 @@ def draw_pace(records: Sequence[Record], path: Path) -> None:
     figure = Figure(figsize=_INCHES, layout="constrained")
     shares, watts = figure.subplots(1, 2)
     _curves(shares, [record for record in records if record["kind"] == "util"], "utilization", 100)
-    shares.set(ylabel="utilisation in %", ylim=(0, 100), title="--util 20%, 50%, 80%")
+    shares.set(ylabel="utilization in %", ylim=(0, 100), title="--util 20%, 50%, 80%")
     _curves(watts, [record for record in records if record["kind"] == "power"], "watts", 1)
     watts.set(ylabel="power in W", ylim=(0, None), title="--power 400W, 550W")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

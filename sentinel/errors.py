@@ -157,7 +157,7 @@ class IncompleteError(SentinelError):
 
 
 class SelftestError(SentinelError):
-    """A selftest proved nothing: its stressor failed, or the GPU had a fault of its own."""
+    """A self-test proved nothing: its stressor failed, or the GPU had a fault of its own."""
 
     code = "selftest"
     exit_code = ExitCode.FAIL

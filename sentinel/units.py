@@ -103,6 +103,9 @@ def parse_duration(text: str) -> float:
         if parse_quantity(compact, {"": 1}):
             message = f"{text!r} has no unit; write {compact}s, {compact}m or {compact}h"
             raise ValueError(message)
+        if (parts and whole) or parse_quantity(compact, {"": 1}) == 0:
+            message = f"{text!r} is out of range; write a duration above 0, such as 10s"
+            raise ValueError(message)
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
     return seconds

@@ -131,7 +131,7 @@ class AcknowledgeRequest(RequestModel):
         Field(
             min_length=1,
             max_length=128,
-            description="GPUs by index or range of them, UUID or its unique beginning, or serial"
+            description="GPUs by index or range of them, UUID or its unique prefix, or serial"
             " number; also GPUs that are missing now.",
         ),
     ]
@@ -384,10 +384,15 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
         return f"{where}: {context['error']}"
     if context.get("min_length") == 1:
         return f"{where} is empty"
-    shown = json.dumps(error["input"], ensure_ascii=False, default=repr)
-    if len(shown) > _MAX_INPUT_LENGTH:
+    given = error["input"]
+    if isinstance(given, str) and len(given) > _MAX_INPUT_LENGTH:
+        given = f"{given[:_MAX_INPUT_LENGTH]}..."  # in quotes
+    shown = json.dumps(given, ensure_ascii=False, default=repr)
+    if len(shown) > _MAX_INPUT_LENGTH and not isinstance(given, str):
         shown = f"{shown[:_MAX_INPUT_LENGTH]}..."
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
         return f"{where}: {shown} is not allowed; allowed are {FORMS[context['pattern']]}"
     said = _WRONG.get(kind)
+    if kind == "string_type" and name == "gpus" and isinstance(given, int):
+        said = f'is not text; write "{shown}"'
     return f"{where}: {error['msg'] if said is None else f'{shown} {said.format(**context)}'}"

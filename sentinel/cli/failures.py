@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli import elsewhere
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import PluginCommand
 from sentinel.errors import ExitCode, SentinelError
@@ -97,6 +98,13 @@ def report_usage(
     meant = error.remedy if isinstance(error, UnknownCommandError) else ""
     if context is not None and error.format_message().startswith(_EXTRA):
         what, meant = _extra_words(what, context, list(arguments))
+        if what.startswith(_EXTRA):
+            what = f"`{path}` does not take {' '.join(_extra(what))!r}"
+    elif context is not None and (word := _no_command(error)):
+        rest = list(arguments)[list(arguments).index(word) + 1 :]
+        name = f"{context.info_name} {word}"
+        if found := elsewhere.commands_for(name, rest, program):
+            what, meant = f"there is no command {name!r}", " or ".join(found)
     if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_formats import nagios_unknown  # slow to import
@@ -178,14 +186,22 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
         case click.UsageError(ctx=click.Context(info_name="run") as context):
             return _words_of_run(error.format_message(), context.find_root()), []
         case click.UsageError(ctx=click.Context(command=click.Group() as group) as context):
-            if error.message.startswith(_NO_COMMAND):
+            word = _no_command(error)
+            if word or error.message == context.get_help():  # click's error for no word at all
                 commands = {
                     name: group.get_command(context, name) for name in group.list_commands(context)
                 }
                 known = [name for name, one in commands.items() if one and not one.hidden]
-                unknown = error.message.removeprefix(_NO_COMMAND).rstrip(".")
-                return f"there is no command {unknown}; there are: {', '.join(known)}", known
+                what = f"there is no command {word!r}"
+                what = what if word else f"`{context.command_path}` needs a command"
+                return f"{what}; there are: {', '.join(known)}", known
     return error.format_message(), []
+
+
+def _no_command(error: click.ClickException) -> str:
+    """Return the word that is no command of a group; empty for another error."""
+    found = error.message.startswith(_NO_COMMAND)
+    return error.message.removeprefix(_NO_COMMAND).rstrip(".").strip("'\"") if found else ""
 
 
 def _wrong_value(name: str, context: click.Context) -> str:
@@ -273,7 +289,8 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         if isinstance(option, click.Option) and not option.hidden
         for text in (*option.opts, *option.secondary_opts)
     ]
-    what, near = f"`{context.command_path}` has no option {name}", nearest(name, shown)
+    what = f"`{context.command_path}` has no option {name}"
+    near = elsewhere.option_for(name, shown) or nearest(name, shown)
     if name in _SIMULATED and (hint := _simulated_hint(name, context)):
         what += hint
     elif context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli import failures
+from sentinel.cli import elsewhere, failures
 from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.process_setup import open_missing_streams
 from sentinel.protocol import __version__
-from sentinel.protocol.shipped_tables import shipped_table
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -104,22 +103,21 @@ def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandE
         rest: What follows it.
     """
     what = f"there is no command {word!r}"
-    elsewhere = shipped_table("sentinel.cli", "elsewhere.toml")
-    if word in elsewhere:
-        import shlex  # slow to import
-
-        given = shlex.join(rest)
-        command = elsewhere[word].removesuffix(" ID" if given else "")
-        if command == "stop" and rest and not rest[0].startswith("-"):
-            command = "pause"  # of these GPUs: stop ends the daemon
-        pid = failures.for_pid(what, rest) if command in {"pause", "stop"} else None
-        what, remedy = pid or (what, f"sentinel {command} {given}".rstrip())
+    if meant := elsewhere.commands_for(word, rest, sentinel_command):
+        stops = meant[0].split()[1] in {"pause", "stop"}
+        pid = failures.for_pid(what, rest) if stops else None
+        what, remedy = pid or (what, " or ".join(meant))
         return failures.UnknownCommandError(what, tuple(COMMANDS), remedy)
-    import difflib  # slow to import
+    from sentinel.config.sources import nearest  # slow to import
 
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`sentinel --help` lists all"
+    near = nearest(word, COMMANDS) or [name for name in COMMANDS if _differ_in_one(name, word)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`sentinel --help` lists all"
     return failures.UnknownCommandError(f"{what}; {hint}", tuple(COMMANDS))
+
+
+def _differ_in_one(one: str, other: str) -> bool:
+    """Check for one wrong letter, which makes short words less similar than long ones."""
+    return len(one) == len(other) and sum(map(str.__ne__, one, other)) == 1
 
 
 class _ReaderGoneError(Exception):
@@ -199,11 +197,11 @@ class _Commands(click.Group):
     name="sentinel",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, passed or running; 1 a negative result: warnings of doctor, a "
-    "failed trial or selftest, a conflict of goldens, or GPUs that are not available in time; "
+    "failed trial or self-test, a conflict of goldens, or GPUs that are not available in time; "
     "2 wrong usage or configuration, or problems found by doctor; 3 no daemon runs, an "
-    "incomplete trial or selftest, or an untested GPU of health; 4 no such GPU, or not permitted; "
+    "incomplete trial or self-test, or an untested GPU of health; 4 no such GPU, or not permitted; "
     "5 no driver or NVML; 7 a child could not be killed; 75 another sentinel holds the GPU; "
-    "130 and 143 ended by a signal before it was ready, or by a second Ctrl+C. Those of check: "
+    "130, 143 a signal, before the start was complete or twice. Those of check: "
     "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="sentinel")

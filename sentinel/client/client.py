@@ -91,7 +91,7 @@ class Status(api_types.Status):
 class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
     """The verbs of a daemon, one request each; safe to use from many threads.
 
-    GPUs are selected by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
+    GPUs are selected by nvidia-smi's index, by a UUID or its unique prefix, or by a PCI address;
     an empty selection means all GPUs. Times are seconds.
 
     Every verb raises :class:`~sentinel.errors.NotRunningError` if no daemon listens,

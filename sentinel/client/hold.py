@@ -244,7 +244,7 @@ def hold(
     :meth:`Hold.wait_held`.
 
     Args:
-        gpus: By index, UUID or its unique beginning, or PCI address; the default is all.
+        gpus: By index, UUID or its unique prefix, or PCI address; the default is all.
         memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``. Of a larger
             size than is free, what is free: ``held`` of a GPU's status is what was taken.
         workload: The workload; ``"hold"`` only holds the memory.

@@ -40,7 +40,7 @@ class Monitor(AllocationVerbs):
 
     Every verb except :meth:`is_available` raises a :class:`~sentinel.errors.SentinelError` if there
     is no daemon, no driver or no GPU. A GPU is selected by nvidia-smi's index, by a UUID or its
-    unique beginning, or by a PCI address.
+    unique prefix, or by a PCI address.
 
     Args:
         socket: The path of the daemon's socket; the default is ``$SENTINEL_SOCKET``, or the

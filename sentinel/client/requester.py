@@ -25,9 +25,9 @@ _MAX_RETRIES, _RETRY_PAUSE_S, _LASTING_S = 5, 0.5, 30.0
 #: The fields that are times, in ISO 8601.
 _TIMES = {"since", "until", "last", "at"}
 T = TypeVar("T")
-#: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
+#: A selection of GPUs, by index or range of them, UUID or its unique prefix, or PCI address.
 Gpus = Sequence[str | int] | str | int
-_NAMES = "Give an index, a UUID or its unique beginning, or a PCI address."
+_NAMES = "Give an index, a UUID or its unique prefix, or a PCI address."
 
 
 def find_address(

@@ -192,7 +192,7 @@ class AllocationVerbs(Verbs):
         Args:
             id: The allocation's name for :meth:`cancel_allocation`; letters, digits and ``._:-``.
             size: The size with its unit, such as ``"40GiB"``, or ``f"{count}B"`` for bytes.
-            gpu: The GPU by index, UUID or its unique beginning, or PCI address.
+            gpu: The GPU by index, UUID or its unique prefix, or PCI address.
             wait: Seconds until the memory must be free.
             pid: Another process of the same user, for which the memory is allocated instead.
 

@@ -25,6 +25,8 @@ _WITHOUT_LOAD = "hold"
 
 #: A zero with or without a unit, which some settings do not allow.
 _ZERO = re.compile(r"0+(?:\.0+)?[A-Za-z%°]*")
+#: A share that may be above 100 % or below 0.
+_PERCENT = re.compile(r"-?\d+(?:\.\d+)?\s*%", re.ASCII)
 
 #: The keys of settings that must increase in this order.
 _ASCENDING = (
@@ -185,7 +187,9 @@ def _parse(setting: Setting, given: Given) -> Any:
     try:
         value = form.parse(given.text)
     except ValueError as error:
-        if not _ZERO.fullmatch(given.text.strip()) or (setting.default and not allowed):
+        text = given.text.strip()
+        is_outside = _ZERO.fullmatch(text) and (allowed or not setting.default)
+        if not is_outside and not ("%" in allowed and _PERCENT.fullmatch(text)):
             raise ConfigError(f"{given.source}: {error}") from error
         out = f"{given.source}: {given.text!r} is out of range"
         raise ConfigError(out, allowed or f"Leave {setting.flag} out for the default") from error

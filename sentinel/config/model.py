@@ -80,7 +80,7 @@ class Config(ServiceSettings):
     # --- what runs, and on which GPUs --------------------------------------------------------
 
     gpus: tuple[str, ...] = start_setting(
-        "Use only these GPUs: nvidia-smi index, range such as 0-3, UUID or its unique beginning, or"
+        "Use only these GPUs: nvidia-smi index, range such as 0-3, UUID or its unique prefix, or"
         " PCI address.",
         _GPUS,
         "all",
@@ -167,7 +167,7 @@ class Config(ServiceSettings):
         unset=(),
     )
     yield_how: str = gpu_setting(
-        "How to yield; ask is for GPUs that a SIGKILL leaves unusable.",
+        "How to yield; ask requests the end first, where SIGKILL makes GPUs unusable.",
         one_of("kill", "ask"),
         "kill",
         key="yield",
@@ -324,7 +324,7 @@ class Config(ServiceSettings):
     # --- how the daemon runs, and who may connect --------------------------------------------
 
     poll: float = start_setting(
-        "Read every GPU fully this often; above 2s those in use or paused.",
+        "Time between full readings; above 2s, only of busy and paused GPUs.",
         _DURATION.within("100ms", "10m"),
         "1s",
     )

@@ -197,13 +197,13 @@ class ServiceSettings:
         key="notify.events",
     )
     notify_gpus: tuple[str, ...] = start_setting(
-        "Send events about these GPUs, and those about none.",
+        "Send events about these GPUs, and events that concern no GPU.",
         Form(parse=parse_gpus, metavar="GPU,...", many=True),
         "all",
         key="notify.gpus",
     )
     notify_every: float = start_setting(
-        "Send an event of a GPU at most so often; the last is sent, with the number.",
+        "Send each event of a GPU at most once in this time, with a count.",
         Form(parse=parse_duration, metavar="TIME").within("1s", "1d"),
         "30s",
         key="notify.every",

@@ -96,7 +96,7 @@ class Starting:
 class Targets:
     """The targets of a stressor's pace; by default full speed."""
 
-    #: Target utilisation, as a share of time.
+    #: Target utilization, as a share of time.
     util: float | None = None
     #: Target power, in watts.
     power: float | None = None
@@ -111,7 +111,7 @@ class Pacing:
     """The state of the pace controller."""
 
     targets: Targets = field(default_factory=Targets)
-    #: The share of busy time that the utilisation loop asks for.
+    #: The share of busy time that the utilization loop asks for.
     util: float = 1.0
     #: The share of busy time that the power loop asks for.
     power: float = 1.0
@@ -119,7 +119,7 @@ class Pacing:
     sent: float = 1.0
     sent_at: float = 0.0
     sampled_at: float = 0.0
-    #: Utilisation and power read since the last message or correction.
+    #: Utilization and power read since the last message or correction.
     samples: tuple[tuple[float | None, float | None], ...] = ()
 
 

@@ -41,7 +41,7 @@ LONG_PREPARATION_S = 30.0
 #: What a stressor does in each stage of its start.
 _STAGES = {
     StartStage.REHEARSING: "the workload rehearses on a part of the memory",
-    StartStage.TAKING: "it takes its memory",
+    StartStage.TAKING: "taking its memory",
     StartStage.PREPARING: "the workload prepares and does its first work",
 }
 #: For the author of a workload.
@@ -69,8 +69,8 @@ def waits_for(starting: Starting) -> str:
         told = _NO_START if starting.slow_reports > 1 else ""
         return _STAGES[starting.announced.stage] + told
     if starting.attaching is not None:
-        return "it creates its context"
-    return "it imports torch and the module of the workload"
+        return "creating its context"
+    return "importing torch and the workload"
 
 
 def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
@@ -94,7 +94,7 @@ def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) ->
         gpu_state,
         now,
         reason=waits_for(starting),
-        since_s=now - starting.since,
+        since_s=round(now - starting.since, 1),
         left_s=max(0.0, starting.since + config.start_timeout - now),
     )
     return Step(replace(gpu_state, stressor=starting), events=(event,))

@@ -22,7 +22,7 @@ from sentinel.core.step import Send, Step
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit
 
-#: The utilisation of a GPU may show a stressor's load for so long after its end, in seconds: NVML's
+#: The utilization of a GPU may show a stressor's load for so long after its end, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
 OWN_LOAD_S = 2.0
 

@@ -71,7 +71,7 @@ def stale_at(gpu_state: GpuState, reading: Reading, config: Config) -> float:
 
 
 def _used_by_no_process(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | None:
-    """Check memory, compute activity and utilisation of a GPU without any listed process."""
+    """Check memory, compute activity and utilization of a GPU without any listed process."""
     return (
         _unattributed_memory(gpu_state, config)
         or _unlisted_compute(gpu_state, reading)
@@ -108,11 +108,11 @@ def _unlisted_compute(gpu_state: GpuState, reading: Reading) -> Busy | None:
 
 
 def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | None:
-    """Compare the utilisation with ``idle.utilization``, after the stressor's own load is over."""
+    """Compare the utilization with ``idle.utilization``, after the stressor's own load is over."""
     if config.idle_utilization is None or reading.at < gpu_state.ended + OWN_LOAD_S:
         return None
     if reading.utilization is None or not 0 <= reading.utilization <= 1:  # NaN is not either
-        reason = "its utilisation cannot be read (idle.utilization)"
+        reason = "its utilization cannot be read (idle.utilization)"
         return Busy(rule="idle.utilization", reason=reason)
     if reading.utilization >= config.idle_utilization:
         reason = f"it is used {reading.utilization:.0%} of the time (idle.utilization)"

@@ -1,8 +1,8 @@
 """Control a stressor's share of busy time by targets, readings and the clock. Pure.
 
-Two loops, one on NVML's utilisation and one on power, each an integral controller of the logarithm:
+Two loops, one on NVML's utilization and one on power, each an integral controller of the logarithm:
 the share is multiplied by target over measured. Such a loop needs no model of the GPU. If the
-figure is proportional to the share, as the utilisation is, one correction is exact. If it has a
+figure is proportional to the share, as the utilization is, one correction is exact. If it has a
 constant part, as the power of an idle GPU is, the error left after a correction is that part's
 share of the target. The loop cannot wind up: it starts from the share in force, whichever rule set
 it.
@@ -77,7 +77,7 @@ def _next_turn(running: Running, now: float, config: Config) -> float:
 
 
 def needs_utilization(gpu_state: GpuState) -> bool:
-    """Check whether a stressor's pace depends on the utilisation."""
+    """Check whether a stressor's pace depends on the utilization."""
     return (
         isinstance(gpu_state.stressor, Running)
         and gpu_state.stressor.pacing.targets.util is not None

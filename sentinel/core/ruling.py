@@ -82,7 +82,7 @@ def idle_enough(
                 reason = f"idle again for less than {format_duration(gpu_state.rearm)} (rearm)"
                 return Ruling("rearm", reason, since + gpu_state.rearm)
             if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
-                reason = "its utilisation may still include the last stressor (idle.utilization)"
+                reason = "its utilization may still include the last stressor (idle.utilization)"
                 return Ruling("idle.utilization", reason, gpu_state.ended + OWN_LOAD_S)
             if now < since + config.idle_wait:
                 reason = f"idle for less than {format_duration(config.idle_wait)} (idle.wait)"
@@ -119,10 +119,10 @@ def by_stressor(gpu_state: GpuState) -> Ruling | None:
         case Stopping() as stopping:
             return _ending(stopping)
         case Backoff(reason=why, until=until):
-            reason = f"its stressor ended, and is started again later: {why}"
+            reason = f"the stressor ended and starts again later: {why}"
             return Ruling("backoff", reason, until)
         case Fatal(reason=why):
-            return Ruling("failed", f"its stressor failed, and is not started again: {why}")
+            return Ruling("failed", f"the stressor failed and does not start again: {why}")
 
 
 def _describe_failures(gpu_state: GpuState) -> str:

@@ -194,7 +194,7 @@ def sensor_fields(reading: Reading | None) -> dict[str, object]:
 
 
 def usage_fields(reading: Reading | None) -> dict[str, object]:
-    """Return memory, utilisation and load of a GPU as fields of an event or a view."""
+    """Return memory, utilization and load of a GPU as fields of an event or a view."""
     return {
         "memory_used": reading.memory.used if reading and reading.memory else None,
         "utilization": reading.utilization if reading else None,

@@ -137,7 +137,7 @@ def _follow_load(gpu_state: GpuState, leak: Leak, reading: Reading) -> tuple[Lea
 
 
 def needs_utilization(gpu_state: GpuState, now: float) -> bool:
-    """Check whether the utilisation must be read to find a leaked load or its end."""
+    """Check whether the utilization must be read to find a leaked load or its end."""
     recent = now - gpu_state.ended <= LOAD_WATCH_S
     return isinstance(gpu_state.stressor, Stopped) and (recent or gpu_state.leak.load)
 

@@ -122,7 +122,7 @@ def _holders(facts: HostFacts) -> Iterator[Diagnosis]:
     indices = {gpu.uuid: gpu.index for gpu in facts.gpus}
     for held in facts.held:
         if held.uid == facts.uid:
-            means = "a second sentinel that selects this GPU would exit with code 75"
+            means = "a second sentinel on this GPU would exit with code 75"
         elif facts.uid == 0:
             means = "a sentinel of root uses this GPU, too, and each yields to the other"
         else:
@@ -168,10 +168,10 @@ def _memory(facts: HostFacts) -> Diagnosis:
         means = "it is unknown whether there is enough for the stressors"
         return warning(check, "unknown", means, "See /proc/meminfo.")
     needed = facts.usable_gpus * RESIDENT
-    found = f"{format_size(room.available)} left, by {room.where}"
-    each = f"a stressor takes about {format_size(RESIDENT)}"
+    found = f"{format_size(room.available)} free ({room.where})"
+    each = f"each stressor needs {format_size(RESIDENT)}"
     if not facts.usable_gpus:
-        return well(check, found, f"{each}; there is no GPU to use")
+        return well(check, found, each)
     count = format_count(facts.usable_gpus, "GPU")
     if room.available >= needed:
         return well(check, found, f"{each}: enough for {count}")
@@ -198,8 +198,9 @@ def _driver(driver: DriverFacts) -> Diagnosis:
         return well("driver", "simulated GPUs", "no driver is used, and nothing here is real")
     if driver.missing is not None:
         means = "no GPU can be read: sentinel would exit with code 5"
-        where = "`dmesg` for NVRM, and reboot" if driver.own is None else f"what {driver.own} logs"
-        do = f"Follow the message; for one that does not answer, see {where}."
+        logs = "look for NVRM in `dmesg`, and reboot"
+        do = logs if driver.own is None else f"see what {driver.own} logs"
+        do = f"If the driver does not answer, {do}."
         return problem("driver", driver.missing, means, f"{do} {_NO_GPU}")
     if driver.own is not None:
         means = "it lists the GPUs; calls that only NVIDIA's driver has are not made"

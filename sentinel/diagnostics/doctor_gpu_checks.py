@@ -76,7 +76,7 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Diagnosis]:
     silent = gpu.lost is not None  # then unsupported values mean nothing
     if gpu.lost is not None:
         means = "this GPU is unusable here; later calls were not made"
-        do = f"Follow the message; one that does not answer needs a reset or a reboot. {_ELSE}"
+        do = f"If the GPU does not answer, reset it or reboot. {_ELSE}"
         yield problem("answers", gpu.lost, means, do)
     elif gpu.unread is not None:
         means = "this GPU is never occupied: a daemon cannot read all that it needs"
@@ -114,11 +114,11 @@ def _node(gpu: GpuFacts, facts: HostFacts) -> Diagnosis:
     if facts.no_inotify is not None:  # reported once, for the host
         return well("device node", name, "not watched; see `inotify`")
     if gpu.node is None:
-        return warning("device node", name, means, "Nothing, if readings are fast enough.")
+        return warning("device node", name, means, "Do nothing unless hand-overs are slow.")
     if gpu.unwatched is not None:
         do = "Check that the node exists and is readable, in a container as well."
         return warning("device node", f"{name} cannot be watched: {gpu.unwatched}", means, do)
-    means = "opens are noticed, except of a container's own node: a hint only"
+    means = "opens are seen early, except those of a container"
     return well("device node", "watched", means)
 
 
@@ -229,7 +229,7 @@ def _errors(gpu: GpuFacts) -> Diagnosis:
     if ever[0] > 0:
         found = f"{ever[0]} uncorrected in its life"
         means = "none since the driver was loaded; the rows may have been replaced since then"
-        return warning(check, found, means, "Watch whether they grow in number.")
+        return warning(check, found, means, "Watch whether the number grows.")
     if isinstance(recent, Unread):
         return well(
             check,

@@ -147,7 +147,7 @@ class GpuVerdict(ResponseType):
 class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
-    gpu: str = field(default="", metadata=described("The shortest unique beginning of the UUID."))
+    gpu: str = field(default="", metadata=described("The shortest unique prefix of the UUID."))
     #: How long ``stressor`` has had its state.
     since_s: float | None = None
     #: Time since the last reading.

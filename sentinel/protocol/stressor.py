@@ -38,7 +38,7 @@ def size_in_chunks(asked: int, chunk: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestResult:
-    """The result of one trial of a selftest.
+    """The result of one trial of a self-test.
 
     In a trial of place "clean", no fault is injected: ``tried`` counts results, ``found`` false
     alarms.
@@ -61,7 +61,7 @@ class SelftestResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestDone:
-    """All trials of a selftest are done."""
+    """All trials of a self-test are done."""
 
 
 # --- messages of a stressor ------------------------------------------------------------------

@@ -262,7 +262,7 @@ def _argument_texts(workload: Workload) -> dict[str, str]:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text.split()).replace("``", "`")  # reStructuredText marks code by two
     return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[:_MAX_TEXT_LENGTH]} ..."
 
 

@@ -123,7 +123,7 @@ def test_a_memory_smaller_than_the_cache_is_tested_with_a_flush(real: RealHost) 
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
 def test_a_pace_and_a_rest_do_not_change_the_memory(real: RealHost, workload: str) -> None:
-    """The utilisation is 0 during rests and follows the pace otherwise."""
+    """The utilization is 0 during rests and follows the pace otherwise."""
     flags = ("--util", "30%", "--duty", "5s/4s", "--workload", workload)
     with occupied(real, *flags) as sentinel:
         held = {real.held()}
@@ -166,7 +166,7 @@ def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealHost, workload
 
 
 def test_the_stressors_load_is_not_taken_for_a_newcomer(real: RealHost) -> None:
-    """NVML's utilisation lags: for a while it includes the ended stressor."""
+    """NVML's utilization lags: for a while it includes the ended stressor."""
     flags = ("--idle-utilization", "5%", "--workload", "elementwise")
     with occupied(real, *flags) as sentinel:
         eventually(lambda: has_rate(sentinel, "bytes_per_s", 2))

@@ -200,6 +200,9 @@ OUTPUTS = {
     "SENTINEL_MEMORY=1GiB sentinel config show --offline": (
         r'(?s).*target = "1GiB" +# SENTINEL_MEMORY\n.*'
     ),
+    "SENTINEL_TCP=8765 sentinel config show --offline": (
+        r'(?s).*\ntcp = "8765" +# SENTINEL_TCP\n.*'
+    ),
     "sentinel logs -n 5": r"([^\n]+\n?){5}",
     "sentinel session list": (
         r"(?s)NAME +GPU .*\ntrain +1 .*memory\.target=2GiB\nother +0 .*memory\.target=1536MiB"
@@ -457,7 +460,7 @@ NAMES = {
         serve start status stop list-gpus service-stop --job-id --all start_keep list_gpus
         stop_keep --host --port runtime_failed
         /health /api/gpus /api/sessions /api/sessions/{job_id} /rpc keep-gpu-mcp-server
-        CONSOLE_LOG_LEVEL FILE_LOG_LEVEL
+        CONSOLE_LOG_LEVEL FILE_LOG_LEVEL KEEP_GPU_PLATFORM --threshold --no-auto-start --force
     """,
     "GPU Sentinel": """
         gpu_sentinel.py SIGTERM CUDA_VISIBLE_DEVICES alloc_bytes_target chunk_size

@@ -72,13 +72,14 @@ def test_a_duration_is_one_or_more_numbers_with_units(text: str, seconds: float)
 
 
 SIZES = ["", "20", "GiB", "20 G", "20GiBs", "-1GiB", "0GiB", "0.4B", "1e3MiB", "1,5GiB", "20%"]
-DURATIONS = ["", "0", "0s", "-1s", "s", "1 hour", "10sec", "1h30", "nan", "inf", "1e3", "1h,30m"]
+DURATIONS = ["", "-1s", "s", "1 hour", "10sec", "1h30", "nan", "inf", "1e3", "1h,30m"]
 #: What a parser rejects, and how it says so.
 REJECTED: list[tuple[Callable[[str], float], str, list[str]]] = [
     (parse_size, r"is not a size|has no unit|may be", [*SIZES, "٣GiB x"]),
     (parse_size_or_zero, r"is not a size|has no unit", ["", "-0", "512", "0 bytes", "0%"]),
     (parse_duration, "is not a duration", DURATIONS),
     (parse_lifetime, "is not a duration", DURATIONS),
+    (parse_duration, "is out of range; write a duration above 0", ["0", "0s", "0.0h"]),
     (parse_lifetime, "is above 366d$", ["366d1s", "400d"]),
     # MB for one program is GB for another.
     (parse_size, "'2048' has no unit; write 2048MiB or", ["2048"]),

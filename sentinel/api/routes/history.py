@@ -45,7 +45,7 @@ _CLOCKS_DIFFER_S = 60.0
 
 _SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
 _SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
-_GPU = "By index, UUID or its unique beginning, or PCI address."
+_GPU = "By index, UUID or its unique prefix, or PCI address."
 
 Gpu = Annotated[str, Query(max_length=256, description=_GPU)]
 Since = Annotated[str, Query(max_length=64, description=_SINCE)]

@@ -38,7 +38,7 @@ async def read_status(context: ContextDep) -> Status:
 
 @state.get("/v1/gpus/{selector}", responses=problems(Code.NO_SUCH_GPU, Code.INVALID))
 async def read_gpu(selector: str, context: ContextDep) -> SingleGpu:
-    """Read the state of one GPU, by index, UUID or its unique beginning, or PCI address."""
+    """Read the state of one GPU, by index, UUID or its unique prefix, or PCI address."""
     view = context.views.one(selector)
     return SingleGpu(**vars(serializers.gpu_status(view, context.views, time.monotonic())))
 

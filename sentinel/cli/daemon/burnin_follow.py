@@ -213,7 +213,9 @@ def _no_run(error: SentinelError) -> SentinelError:
     """Return the error of a command for a burn-in that needs no daemon, if none was named."""
     if error.code != "not_running" or _is_daemon_named():
         return error
-    return NotRunningError("no burn-in runs, or it is still starting", "Begin one: sentinel burnin")
+    is_cancel = click.get_current_context().info_name == "cancel"
+    remedy = "" if is_cancel else "Begin one: sentinel burnin"
+    return NotRunningError("no burn-in runs, or it is still starting", remedy)
 
 
 def progress_row(gpu: GpuStatus) -> tuple[str, ...]:

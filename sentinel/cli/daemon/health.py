@@ -108,8 +108,8 @@ def command(
     A FAIL stands until later burn-ins have judged each check that failed as PASS or WARN, with at
     least the work of the plan that failed.
 
-    A node that is not as `--expect` says has exit code 1, and 3 if that is not known. If it says
-    how many GPUs there are, one of which nothing is known is untested.
+    A node that is not as `--expect` says has exit code 1, and 3 if that is not known. With an
+    expected number of GPUs, one without records counts as untested.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.

@@ -82,7 +82,10 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 
 class Word(click.Choice[str]):
-    """One of these words; the error for another one names them, and the nearest."""
+    """One of these words, in any case; the error for another one names them, and the nearest."""
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        super().__init__(choices, case_sensitive=False)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Build the message for a word that is not allowed."""

@@ -174,7 +174,8 @@ def epilog(folder: Path) -> int:
 def healthcheck(folder: Path, drain: bool, expect: str | None, expect_gpus: int | None) -> int:
     """Print whether a GPU of this node has shown a fault, as the daemon knows it; exit 0.
 
-    So it does if the node is not as expected. Exit code 2 for an expectation that cannot be used.
+    It also reports a node that differs from --expect. Exit code 2 for an expectation that cannot be
+    used.
 
     With --drain, a fault drains this node in Slurm ($SLURMD_NODENAME) with a reason that begins
     with "gpu-sentry:". A reason of another program is not replaced. Only a drain of this command is

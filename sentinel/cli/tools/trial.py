@@ -279,7 +279,7 @@ def selftest_command(
 
     The result is the sensitivity of the comparison, not the share of faulty GPUs that is found.
 
-    A daemon that holds the GPU lends it: it is reserved there until the selftest ends.
+    A daemon that holds the GPU lends it: it is reserved there until the self-test ends.
 
     Exit code 1 if a fault is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
@@ -328,7 +328,7 @@ def selftest_command(
 
 @dataclass(kw_only=True)
 class _Results:
-    """Collects the results of a selftest, and prints each as it comes."""
+    """Collects the results of a self-test, and prints each as it comes."""
 
     as_json: bool
     proofs: list[SelftestResult] = field(default_factory=list)
@@ -337,7 +337,7 @@ class _Results:
     finding: Mapping[str, Any] | None = None
 
     def take(self, event: EventInfo) -> bool:
-        """Take an event; return whether the selftest is over."""
+        """Take an event; return whether the self-test is over."""
         match event.name, event.fields.get("kind"):
             case "burnin.measured", "SelftestResult":
                 self.proofs.append(SelftestResult(**event.fields["values"]))
@@ -374,7 +374,7 @@ def selftest_code(proofs: Sequence[SelftestResult], error: SentinelError | None)
 
 
 def _why_early(gpu: Gpu, results: _Results, evidence: TrialEvidence) -> SentinelError | None:
-    """Explain why the selftest ended before all trials were done, or return None."""
+    """Explain why the self-test ended before all trials were done, or return None."""
     failure, interrupted = evidence.failure, evidence.interrupted is not None
     if results.is_done:
         return None
@@ -393,7 +393,7 @@ def _why_early(gpu: Gpu, results: _Results, evidence: TrialEvidence) -> Sentinel
     proofs = results.proofs
     before = f"before that, {summary(proofs)}" if proofs else "no trial was completed"
     remedy = "" if interrupted else "Run it again when the GPU is idle."
-    return IncompleteError(f"the selftest is incomplete: {why}; {before}", remedy)
+    return IncompleteError(f"the self-test is incomplete: {why}; {before}", remedy)
 
 
 def _describe(finding: Mapping[str, Any]) -> str:

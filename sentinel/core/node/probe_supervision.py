@@ -295,7 +295,7 @@ def watch_list(state: State, times: Mapping[str, WatchTimes], now: float) -> Wat
         if running and newcomer.alternates(times[uuid], now, config):
             shared.append(uuid)
         if (
-            telemetry  # clients see the utilisation
+            telemetry  # clients see the utilization
             or teardown.needs_utilization(gpu_state, now)
             or pace_controller.needs_utilization(gpu_state)
         ):

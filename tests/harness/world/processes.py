@@ -349,7 +349,7 @@ class FakeProbe:
         return fake.senseless_reading
 
     def _load_wanted(self, fake: FakeGpu) -> bool:
-        """Check whether the utilisation is read, as the real probe decides."""
+        """Check whether the utilization is read, as the real probe decides."""
         wanted = self.watched.load if self.watched is not None else ()
         return self._world.utilization or fake.gpu.uuid in wanted
 

@@ -124,7 +124,7 @@ def test_a_stranger_reads_by_default_and_is_told_which_settings_allow_more(folde
         assert (read, refused) == (200, 403)
         detail = json.loads(body)["detail"]
         assert f"{look_up(65534) or 'user 65534'} may only look. Ask root, who runs" in detail
-        assert "for `sentinel start --access-users operate`" in detail
+        assert "for `sentinel set --save access-users=operate` and a restart." in detail
         assert api.commands == []
 
 
@@ -135,7 +135,7 @@ def test_a_member_of_the_group_operates_but_does_not_end_the_daemon(folder: Path
             api, [GROUP], ("POST", "/v1/pause", {}), ("POST", "/v1/stop", {})
         )
         assert (paused, ended) == (200, 403)
-        assert "--access-group" in json.loads(body)["detail"]
+        assert "access-group=administer" in json.loads(body)["detail"]
         assert [type(command).__name__ for command in api.commands] == ["PauseGpus"]
         assert api.commands[0].by.level is Level.OPERATE
 

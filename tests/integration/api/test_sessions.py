@@ -62,11 +62,13 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
     [
         ({"gpus": ["7"]}, "no_such_gpu", "'7'"),
         ({"gpus": []}, "invalid", "gpus"),
+        ({"gpus": [0]}, "invalid", 'gpus[0]: 0 is not text; write "0"'),
         (
             {"name": "bad name"},
             "invalid",
             'name: "bad name" is not allowed; allowed are 1 to 64 letters, digits and ._:-,',
         ),
+        ({"name": "7" * 81}, "invalid", f'name: "{"7" * 80}..." is not allowed'),
         ({"settings": {"powr": "1W"}}, "invalid", "Did you mean power?"),
         ({"settings": {"poll": "1s"}}, "invalid", "poll cannot be set for single GPUs"),
         ({"settings": {"workload": "holt"}}, "invalid", "Did you mean hold?"),

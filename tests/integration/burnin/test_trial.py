@@ -318,7 +318,7 @@ def test_a_newcomer_gets_the_gpu_and_the_selftest_names_it(host: GpuHost) -> Non
             assert process.returncode == 3, err
             eventually(lambda: all(map(gone, family)))
     assert out == ""
-    assert "the selftest is incomplete: " in err
+    assert "the self-test is incomplete: " in err
     assert re.search(r"; before that, (\d+) of \1 faults found, 0 false alarms in 0 results", err)
     if isinstance(host, SimulatedHost):  # a real driver may not list every process
         assert re.search(rf"the GPU was needed by \S+ \(pid {newcomer.pid}\);", err)

@@ -187,7 +187,7 @@ def test_a_file_of_thresholds_is_applied_and_reported(
     ("arguments", "words"),
     [
         (["--what"], "has no option --what"),
-        (["extra"], "unexpected extra argument"),
+        (["extra"], "`sentinel check` does not take 'extra'"),
         (["--json", "--nagios"], "exclude each other"),
         (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml: No such file"),
         (["--thresholds", "/dev/null"], "/dev/null: it is not a regular file; allowed is"),

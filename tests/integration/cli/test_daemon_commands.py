@@ -178,6 +178,7 @@ def test_a_rejection_is_printed_to_standard_error(
     ("typed", "expected"),
     [
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
+        (["reserve", "0", "--for", "0s"], "--for: '0s' is out of range; write a duration above 0"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["pause", "0", "--for", "10"], "--for: '10' has no unit; write 10s, 10m or 10h"),
         *(

@@ -184,7 +184,7 @@ def test_wrong_results_are_not_forgotten_when_a_daemon_sets_their_file_aside(run
     cards = json.loads(invoke("--json").out)["gpus"]
     assert all(card["unknown"].startswith(f"{kept} is damaged") for card in cards)
     assert npd()[0] == 2
-    assert invoke("--require", "pass").code == 3
+    assert invoke("--require", "PASS").code == 3
     kept.rename(path.with_name("removed"))
     assert invoke().code == 0
     path.with_name("removed").rename(kept)

@@ -126,7 +126,7 @@ ELSEWHERE = {
     "run": "names what has the options; integration/cli/test_every_command.py has the message",
     "pause {}": "answers words that are no command; unit/cli/test_main.py has the rows",
     "session stop": "of a help text",
-    "start {}": "of a client of another user; integration/api/test_access.py",
+    "set --save {}": "of a client of another user; integration/api/test_access.py",
     "reserve --list": "needs a queue of many requests",
     "allocate --cancel {}": "the holder is the process that prints it",
     "set --save api.tcp=127.0.0.1:8765": "opens a port that another test may have",

@@ -175,7 +175,7 @@ def test_a_restart_with_settings_that_are_wrong_now_reports_why(daemon: Daemon) 
 @pytest.mark.parametrize(
     ("workload", "why"),
     [
-        ("bad_workloads:raises:early=true", "no stressor has started: GPU 0: its stressor ended"),
+        ("bad_workloads:raises:early=true", "no stressor has started: GPU 0: the stressor ended"),
         # The matrices do not fit into the memory of any GPU, which only the stressor finds.
         ("gemm:size=6400000", "the daemon "),
     ],
@@ -293,7 +293,7 @@ def test_a_change_of_the_workload_waits_for_its_first_stressor(
     daemon.run("start", "--simulate", "2", *QUICK)
     failed = daemon.run_unchecked("set", "workload=mine:invert")
     assert failed.code == 1
-    assert "no stressor has started: GPU 0-1: its stressor failed" in failed.err
+    assert "no stressor has started: GPU 0-1: the stressor failed" in failed.err
     assert "A module is found if it is installed" in failed.err
     monkeypatch.chdir(code)
     failed = daemon.run_unchecked("set", "workload=mine:invert", "--gpus", "0")

@@ -78,7 +78,8 @@ def test_a_registered_workload_is_listed_with_its_package(
     assert ["is that of a built-in workload" in row["error"] for row in shadowed] == [True]
     found = {row["name"]: row for row in rows if row not in shadowed}
     assert found["gemm"]["package"] == "gpu-sentry"
-    assert "size" in [option["name"] for option in found["gemm"]["options"]]
+    options = {option["name"]: option for option in found["gemm"]["options"]}
+    assert options["dtype"]["text"].endswith("`auto` is bf16, on older GPUs fp16 or fp32.")
     warm = found["warm"]
     assert (warm["package"], warm["version"], warm["place"]) == (
         "one",

@@ -469,7 +469,7 @@ def test_every_gpu_has_a_device_node_that_can_be_watched_and_opened(registry: Re
         assert node.read_bytes() == b""
 
 
-def test_utilisation_is_the_share_counted_by_stressors_or_full_for_other_processes(
+def test_utilization_is_the_share_counted_by_stressors_or_full_for_other_processes(
     registry: Registry, gpu: Gpu
 ) -> None:
     driver = SimulatedDriver(registry)

@@ -231,7 +231,7 @@ def test_an_endlessly_resting_child_sends_progress_and_stops_on_request(start: S
 
 
 @pytest.mark.long
-def test_the_target_utilisation_is_reached_on_every_gpu(host: GpuHost) -> None:
+def test_the_target_utilization_is_reached_on_every_gpu(host: GpuHost) -> None:
     flags = ["--poll", "500ms", "--util-every", "500ms", "--util-samples", "3"]
     flags += ["--status-every", "1s", "--workload", "elementwise", "--util", "30%"]
     with host.sentinel(1, *flags) as running:

@@ -19,13 +19,13 @@ from tests.harness.given_settings import given
 @pytest.mark.parametrize("needed", [Level.READ, Level.OPERATE, Level.ADMINISTER])
 def test_a_rejection_names_settings_that_take_the_needed_level(needed: Level) -> None:
     why = why_forbidden(Peer(via="unix", uid=1001), Level.NONE, needed)
-    for flag, key in (("--access-users", "access.users"), ("--access-group", "access.group")):
+    for flag, key in (("access-users", "access.users"), ("access-group", "access.group")):
         takes = True
         try:
             build_config(given({key: needed.name.lower()}))
         except ConfigError:
             takes = False
-        named = flag in why
+        named = f"{flag}=" in why
         # A group is for those who know of it: the one who is refused asks for all users.
         assert named is takes if key == "access.users" else takes or not named, why
 

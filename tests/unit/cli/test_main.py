@@ -17,8 +17,10 @@ from sentinel.cli.main import COMMANDS, sentinel_command
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
 from sentinel.errors import ExitCode
+from sentinel.protocol.shipped_tables import shipped_table
 from tests.harness.command_line import CommandLine
 from tests.harness.document_programs import document_program
+from tests.harness.printed_commands import check_usage
 from tests.harness.programs import run_program
 
 
@@ -34,14 +36,22 @@ def test_ctrl_c_while_the_commands_are_imported_ends_quietly(
 
 
 def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
-    assert "'end'; there are: attach, cancel, status\n" in cli("burnin", "end", code=2).err
+    assert "'halt'; there are: attach, cancel, status\n" in cli("burnin", "halt", code=2).err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?"),
-        (["session", "end"], "there is no command 'end'; there are: list, start, stop"),
+        (["session", "halt"], "there is no command 'halt'; there are: list, start, stop"),
+        (["session"], "`sentinel session` needs a command; there are: list, start, stop\n"),
+        (["session", "end"], "there is no command 'session end'; use: sentinel session stop NAME"),
+        (
+            ["session", "end", "x"],
+            "there is no command 'session end'; use: sentinel session stop x",
+        ),
+        (["config", "set", "util=3%"], "there is no command 'config set'; use: sentinel set util="),
+        (["burnin", "stop"], "there is no command 'burnin stop'; use: sentinel burnin cancel\n"),
         (
             ["--connect", "node7:8765", "status"],
             "`sentinel run` has no option --connect; it follows a command, as in `sentinel status",
@@ -50,7 +60,21 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["deallocate"], "there is no command 'deallocate'; use: sentinel allocate --cancel ID\n"),
         (["drain", "0-1"], "there is no command 'drain'; use: sentinel pause 0-1\n"),
         (["try", "x y"], "there is no command 'try'; use: sentinel workloads try 'x y'\n"),
-        (["cancel"], "there is no command 'cancel'; use: sentinel burnin cancel\n"),
+        (
+            ["cancel", "1a2b"],
+            (
+                "there is no command 'cancel'; use: sentinel burnin cancel 1a2b or "
+                "sentinel reserve --cancel 1a2b\n"
+            ),
+        ),
+        (["unpause", "1"], "there is no command 'unpause'; use: sentinel resume 1\n"),
+        (["shutdown", "now"], "there is no command 'shutdown'; use: sentinel stop\n"),
+        (["release", "now"], "there is no command 'release'; use: sentinel pause\n"),
+        (["release", "--all"], "there is no command 'release'; use: sentinel pause\n"),
+        (["ls", "-l"], "there is no command 'ls'; use: sentinel status --list\n"),
+        (["get", "util"], "there is no command 'get'; use: sentinel config show\n"),
+        (["uninstall"], "there is no command 'uninstall'; `sentinel --help` lists all\n"),
+        (["stat"], "there is no command 'stat'; did you mean start or status?\n"),
         (["ls"], "there is no command 'ls'; use: sentinel status --list\n"),
         (["ps"], "there is no command 'ps'; use: sentinel status\n"),
         (["queue"], "there is no command 'queue'; use: sentinel reserve --list\n"),
@@ -72,13 +96,16 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
                 "foreign processes; use: sentinel status\n"
             ),
         ),
-        (["serve"], "there is no command 'serve'; use: sentinel start\n"),
+        (
+            ["serve", "--port", "8765"],
+            "there is no command 'serve'; use: sentinel start --paused --tcp 127.0.0.1:8765\n",
+        ),
         (["off", "0-1"], "there is no command 'off'; use: sentinel pause 0-1\n"),
-        (["kill", "--force"], "there is no command 'kill'; use: sentinel stop --force\n"),
+        (["kill", "--force"], "there is no command 'kill'; use: sentinel stop\n"),
         (["release", "3"], "there is no command 'release'; use: sentinel pause 3\n"),
         (["stop", "3"], "`sentinel stop` ends the daemon; use: sentinel pause 3\n"),
         (["check", "0-1", "3"], "GPUs follow --gpus; use: sentinel check --gpus 0-1,3\n"),
-        (["stop", "now"], "Got unexpected extra argument (now)\n"),
+        (["stop", "now"], "`sentinel stop` does not take 'now'\n"),
         (["start", "0", "1"], "GPUs follow --gpus; use: sentinel start --gpus 0,1\n"),
         (
             ["free", "2"],
@@ -89,7 +116,7 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         ),
         (
             ["reload", "--socket", "x", "1"],
-            "Got unexpected extra argument (1)\n",
+            "`sentinel reload` does not take '1'\n",
         ),
         (
             ["start", "--quiet", "--simulate", "4"],
@@ -105,6 +132,9 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
             ["start", "--temp-critical-form", "9"],
             "`sentinel start` has no option --temp-critical-f",
         ),
+        (["run", "--mem", "4GiB"], "`sentinel run` has no option --mem; did you mean --memory?\n"),
+        (["pause", "--until", "3h"], "`sentinel pause` has no option --until; did you mean --for?"),
+        (["status", "--until", "3h"], "`sentinel status` has no option --until\n"),
         (["status", "--workload", "x"], "`sentinel status` has no option --workload\n"),
         (["restart", "--tpc", "1"], "`sentinel restart` has no option --tpc\n"),
         (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
@@ -135,6 +165,14 @@ def test_a_former_command_is_a_remedy_for_programs(cli: CommandLine) -> None:
     found = cli.json("unreserve", "1a2b", "--json", code=2)
     assert found["error"] == "there is no command 'unreserve'"
     assert found["remedy"] == "sentinel reserve --cancel 1a2b --json"
+
+
+def test_each_command_that_is_meant_for_another_word_exists() -> None:
+    table = shipped_table("sentinel.cli", "elsewhere.toml")
+    for word, meant in table["commands"].items():
+        assert word not in COMMANDS
+        for command in meant:
+            check_usage(command)
 
 
 @pytest.mark.parametrize(

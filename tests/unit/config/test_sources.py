@@ -132,6 +132,8 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ("[gpu]\n0 = 3", ["gpu.0 is not a table"]),
         ('[gpu.0]\npoll = "1s"', ["gpu.0.poll: cannot be set for a single GPU"]),
         ('[util]\ntarget = "4%"', ["util.target: '4%' is out of range", "from 5% to 100%"]),
+        ('[util]\ntarget = "101%"', ["util.target: '101%' is out of range", "from 5% to 100%"]),
+        ('[util]\ntarget = "-1 %"', ["util.target: '-1 %' is out of range", "from 5% to 100%"]),
         ("[util]\ntarget = 0.5", ["'0.5' has no unit", "write 50% or 0.5%"]),
         ("memory.target = 38", ["'38' has no unit", "38% for a share or 38GiB for a size"]),
         ("budget.limit = 7168", ["has no unit; write 7168MiB or 7168GiB"]),

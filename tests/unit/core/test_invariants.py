@@ -199,7 +199,7 @@ def test_a_senseless_reading_starts_no_stressor_and_stops_one(senseless: dict[st
 
 
 @pytest.mark.parametrize("utilization", [float("nan"), -1.0, 2.0])
-def test_a_senseless_utilisation_starts_no_stressor(utilization: float) -> None:
+def test_a_senseless_utilization_starts_no_stressor(utilization: float) -> None:
     world = World(config=replace(PLAIN, idle_utilization=0.05))
     world.at(0).utilization = utilization
     world.run_for(20)

@@ -188,10 +188,10 @@ def view_of(world: World) -> GpuView:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ((), "it imports torch and the module of the workload"),
-        ((CONTEXT,), "it creates its context"),
+        ((), "importing torch and the workload"),
+        ((CONTEXT,), "creating its context"),
         ((CONTEXT, REHEARSING), "the workload rehearses on a part of the memory"),
-        ((CONTEXT, TAKING), "it takes its memory"),
+        ((CONTEXT, TAKING), "taking its memory"),
         ((CONTEXT, TAKEN), "the workload prepares and does its first work"),
     ],
 )

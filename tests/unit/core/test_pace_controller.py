@@ -107,7 +107,7 @@ class Plant:
     deaf=st.sets(st.integers(0, 119), max_size=40),
 )
 @example(target=0.2, gain=1.0, offset=0.1, lag=1.0, deaf=set())
-def test_a_target_utilisation_is_reached_on_any_gpu(
+def test_a_target_utilization_is_reached_on_any_gpu(
     target: float, gain: float, offset: float, lag: float, deaf: set[int]
 ) -> None:
     """Within 3 points of what is reachable, after a minute."""
@@ -287,7 +287,7 @@ def test_a_child_receives_its_pace_in_the_tick_of_its_ready() -> None:
     }
 
 
-def test_the_utilisation_of_a_held_gpu_is_read_for_a_target() -> None:
+def test_the_utilization_of_a_held_gpu_is_read_for_a_target() -> None:
     world = holding(Config(util=0.4, rearm=1.0, status_every=1.0))
     world.at(0).utilization = 0.8
     world.run(lambda: len(world.spawner.paced) > 1, within=10)
@@ -300,7 +300,7 @@ def test_the_utilisation_of_a_held_gpu_is_read_for_a_target() -> None:
     assert not_none(world.probe.watched).load == ("GPU-0",)
 
 
-def test_the_utilisation_is_not_read_without_a_target() -> None:
+def test_the_utilization_is_not_read_without_a_target() -> None:
     world = holding(Config(power=400.0, rearm=1.0))
     world.run_for(3)
     assert not_none(world.probe.watched).load == ()

@@ -201,7 +201,7 @@ def test_a_used_gpu_is_not_idle_and_own_load_does_not_count() -> None:
     assert len(world.events("gpu.busy")) == 1, "the stressor's own load counted"
 
 
-def test_a_gpu_of_unknown_utilisation_is_not_idle_by_utilisation() -> None:
+def test_a_gpu_of_unknown_utilization_is_not_idle_by_utilization() -> None:
     world = World(config=Config(idle_utilization=0.05))
     world.at(0).utilization = None
     assert "cannot be read (idle.utilization)" in reason(world, 0)

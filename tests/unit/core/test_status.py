@@ -114,9 +114,9 @@ def _hangs(world: World) -> None:
 #: At least one for each rule.
 CASES = {
     "running": Case(words="running"),
-    "starting": Case(words="its stressor is starting: it imports torch"),
+    "starting": Case(words="its stressor is starting: importing torch"),
     "starting again": Case(
-        words="its stressor is starting: it imports torch.*; 1 failure before, the last: no luck",
+        words="its stressor is starting: importing torch.*; 1 failure before, the last: no luck",
         then=_fails(FailureKind.WORKLOAD),
     ),
     "shutdown": Case(
@@ -159,12 +159,12 @@ CASES = {
         then=_leaks,
     ),
     "backoff": Case(
-        words="its stressor ended, and is started again later: no luck",
+        words="the stressor ended and starts again later: no luck",
         left_s=1.0,
         then=_fails(FailureKind.WORKLOAD),
     ),
     "failed": Case(
-        words="its stressor failed, and is not started again: no luck",
+        words="the stressor failed and does not start again: no luck",
         gpus=2,
         then=_fails(FailureKind.UNUSABLE),
     ),

@@ -74,7 +74,7 @@ MPS = ((7, "nvidia-cuda-mps-control"),)
         ({"driver": NO_DRIVER}, "driver", "problem", "--simulate 2"),
         ({"driver": NO_DRIVER}, "driver", "problem", "exit with code 5"),
         ({"driver": HUNG}, "driver", "problem", "nvmlInit hung"),
-        ({"driver": HUNG}, "driver", "problem", "`dmesg` for NVRM"),
+        ({"driver": HUNG}, "driver", "problem", "look for NVRM in `dmesg`"),
         ({"driver": replace(OWN, missing="x")}, "driver", "problem", "see what driver good of a"),
         ({"driver": DriverFacts()}, "driver", "warning", "version"),
         (driver("what"), "driver", "warning", "'what'"),
