@@ -134,7 +134,9 @@ def _reserve(
     if visible is not None and not client.address.host:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        count, gpus = restrict(client.status(), visible, count, gpus)
+        count, gpus, ignored = restrict(client.status(), visible, count, gpus)
+        if ignored is not None:
+            click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)
     on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
     try:
