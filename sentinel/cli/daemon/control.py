@@ -24,7 +24,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.protocol.commands import Given
-from sentinel.units import parse_lifetime
+from sentinel.units import format_indices, parse_lifetime
 
 if TYPE_CHECKING:
     from sentinel.cli.daemon.start import FirstStressor
@@ -303,7 +303,7 @@ def session_start(
     if name is None or "=" in name:
         name, changes = secrets.token_hex(4), (*filter(None, [name]), *changes)
     if not gpus:
-        raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
+        raise ConfigError("name the GPUs of the session: --gpus 0,1 or --gpus all")
     wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())])
     settings = {key: text for key, text in wanted.items() if text is not None}
     if empty := wanted.keys() - settings:
@@ -322,19 +322,31 @@ def session_start(
             from sentinel.cli.daemon.start import wait_for_stressor  # slow to import
 
             wait_for_stressor(client, wait, client.health)
-    started = f"no daemon ran: started pid {pid}, which occupies only these GPUs; `sentinel stop`"
-    end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
+    end = "" if got.until is None else f", until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
-    unused = _without_effect(client, settings)
+    how = f": {_settings_of(got)}" if got.settings else f" with {_settings_of(got)}"
+    notes = [f"To end it: sentinel session stop {got.name}"]
+    if pid is not None:
+        notes.append(
+            f"started a daemon (pid {pid}) for these GPUs only. `sentinel stop` ends it and its"
+            " sessions"
+        )
+    warnings = [*_paused(client, got), *_without_effect(client, settings)]
     return options.Printed(
-        json={"session": got, "warnings": unused},
-        lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
-        notes=[
-            f"To end it: sentinel session stop {got.name}",
-            *([f"{started} ends it, too"] if pid is not None else []),
-            *(f"sentinel: warning: {text}" for text in unused),
-        ],
+        json={"session": got, "warnings": warnings},
+        lines=[f"session {got.name} has GPU {indices}{end}{how}"],
+        notes=[*notes, *(f"sentinel: warning: {text}" for text in warnings)],
     )
+
+
+def _paused(client: Client, got: SessionInfo) -> Iterator[str]:
+    """Report the paused GPUs of a session, which resumes none."""
+    with contextlib.suppress(SentinelError):  # the session is there, whatever comes now
+        status = client.status()
+        paused = [g.index for g in status.gpus if g.uuid in got.gpus and g.admin == "PAUSED"]
+        if paused:
+            indices = format_indices(paused, separator=",")
+            yield f"GPU {indices} stays paused until `sentinel resume {indices}`"
 
 
 @contextlib.contextmanager

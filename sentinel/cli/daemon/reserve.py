@@ -192,13 +192,13 @@ def reserve(
     if seconds is None:
         raise ConfigError("give the duration of the reservation", "Such as --for 1h.")
     got = _reserve(client, count, gpus, reason=reason, seconds=seconds, wait=wait, quiet=quiet)
-    end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
+    end = f", until {format_clock(got.until)}" if got.until else ""
     indices = ", ".join(map(str, got.indices))
     return options.Printed(
         json={"reservation": got},
         lines=got.gpus,
         notes=[
-            f"GPU {indices} reserved as {got.id}, {end}",
+            f"GPU {indices} reserved as {got.id}{end}",
             f"To end it: sentinel reserve --cancel {got.id}",
         ],
     )
@@ -275,12 +275,12 @@ def allocate(
     # Over TCP there is no process, and the allocation lasts until it is ended.
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
-    end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is ended"
+    end = f", until process {got.holder.pid} ends" if got.holder.pid else ""
     return options.Printed(
         json={"allocation": got},
         lines=[got.gpu],
         notes=[
-            f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}, {end}",
+            f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}{end}",
             f"To end it: sentinel allocate --cancel {got.id}",
         ],
     )
