@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -213,7 +215,7 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
     """
     wanted: _Changes = {}
     for key, text in (
-        *(_change(text, saves=saves) for text in changes),
+        *(_change(text, before, saves=saves) for before, text in pairwise(["", *changes])),
         *((key_of(name, "--unset: ", saves=saves), None) for name in unset),
     ):
         if key in wanted:
@@ -222,10 +224,13 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
     return wanted
 
 
-def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
+def _change(text: str, before: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if name.isdigit():
         raise ConfigError(f"{text!r} is no setting; GPUs are one list, as in --gpus 0,1")
+    if not equals and name[:1].isdigit() and "=" in before:  # no setting begins with a digit
+        quoted = shlex.quote(f"{before} {text}")
+        raise ConfigError(f"{text!r} is no setting; quote a value with spaces: {quoted}")
     key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")

@@ -325,6 +325,7 @@ def exec_(
     """
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
+        _check_list(gpus, command)
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
@@ -338,6 +339,18 @@ def exec_(
     except BaseException:
         _cancel_unused(client, reservation.id)
         raise
+
+
+def _check_list(gpus: tuple[str, ...], command: tuple[str, ...]) -> None:
+    """Refuse numbers of GPUs that were taken for the command, since they stand before ``--``.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    words = command[: command.index("--")] if "--" in command else ()
+    if words and all(word[:1].isdigit() for word in words):
+        listed = ",".join(word.strip(",") for word in (*gpus, *words))
+        raise ConfigError(f"{' '.join(words)!r} stands before `--`: write --gpus {listed}")
 
 
 def _summary(command: tuple[str, ...]) -> str:

@@ -88,6 +88,9 @@ SITUATIONS = [
     Situation(what="reserve 0 --for 1m", named=("reserve --cancel {}",)),
     Situation(what="allocate", named=("allocate llm 40GiB",), codes=(1,)),  # it has 16 GiB
     Situation(what="session start mine --gpus 0 memory=50%", named=("session stop {}",)),
+    Situation(
+        what="session start mine --gpus 0 memory=50%", named=("resume {}",), daemon=("--paused",)
+    ),
     Situation(what=_burnin("--memory", "50%"), named=("stop",)),
     Situation(what=_burnin("--simulate", "3"), named=("stop",)),
     Situation(what=_resumed_with_other_memory, named=("stop",)),
@@ -126,6 +129,7 @@ ELSEWHERE = {
     "run": "names what has the options; integration/cli/test_every_command.py has the message",
     "pause {}": "answers words that are no command; unit/cli/test_main.py has the rows",
     "session stop": "of a help text",
+    "start --simulate 2": "needs a missing driver; integration/cli/test_set_and_session.py",
     "start {}": "of a client of another user; integration/api/test_access.py",
     "reserve --list": "needs a queue of many requests",
     "allocate --cancel {}": "the holder is the process that prints it",

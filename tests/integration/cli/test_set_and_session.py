@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from sentinel.config.sources import from_flags
+from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
 from sentinel.protocol.commands import Given
+from sentinel.supervisor.daemonize import NotStartedError
 from tests.harness.command_line import CommandLine
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.given_settings import given
@@ -269,6 +271,20 @@ def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host:
     eventually(lambda: host.gpu(0).occupied)
     host.run("session", "stop", "all")
     assert host.client.sessions() == ()
+
+
+def test_without_a_driver_a_session_advises_what_it_takes(
+    host: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        remedy = "sentinel: no GPU can be read\nWithout a GPU, simulate some: add --simulate 2"
+        raise NotStartedError("the daemon has exited:", remedy, ExitCode.NO_DRIVER)
+
+    monkeypatch.setattr("sentinel.cli.daemon.start.start_detached", fail)
+    monkeypatch.setattr("sentinel.cli.daemon.start.check_before_start", lambda *_, **__: None)
+    refused = host.run_unchecked("session", "start", "--gpus", "0")
+    assert refused.code == ExitCode.NO_DRIVER
+    assert refused.err.endswith("Without a GPU, simulate some: sentinel start --simulate 2\n")
 
 
 def test_options_of_other_packages_are_left_to_the_daemon(
