@@ -191,9 +191,9 @@ def _change_settings(
 
 
 def _without_effect(client: Client, keys: Iterable[str]) -> tuple[str, ...]:
-    """Describe the targets of a load that have no effect after a change of these settings."""
+    """Describe what has no effect after a change of these settings."""
     with contextlib.suppress(SentinelError):  # the change is done, whatever comes now
-        if {"workload", *LOAD} & {*keys}:
+        if {"workload", *LOAD, "hours", "quiet"} & {*keys}:
             return without_effect(client.settings().settings)
     return ()
 

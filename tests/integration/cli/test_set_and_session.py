@@ -322,3 +322,11 @@ def test_a_target_of_a_load_that_has_no_effect_is_named(
     daemon.replies["GET /v1/settings"] = Reply({"settings": [vars(value) for value in values]})
     text = "session train: util.target: no effect with the workload hold, which has no load"
     assert (text in cli(*typed).err) is warns
+
+
+def test_quiet_hours_that_cover_all_others_are_named(daemon: StubDaemon, cli: CommandLine) -> None:
+    given_hours = from_flags({"hours": "22:00-07:00", "quiet": "21:00-08:00"})
+    daemon.replies["GET /v1/settings"] = Reply({"settings": [vars(one) for one in given_hours]})
+    text = "--quiet: no GPU is ever occupied: these hours cover all others"
+    assert text in cli("set", "quiet=21:00-08:00").err
+    assert text not in cli("set", "rearm=5s").err

@@ -190,7 +190,7 @@ def test_a_range_selects_each_of_its_gpus(selectors: list[str], expected: tuple[
     ("selector", "why"),
     [
         ("0-4", "no GPU matches '4'"),
-        ("2-1", "'2-1' has '2-1', which ends before it begins"),
+        ("2-1", "the range '2-1' ends before it begins"),
         ("GPU-ab", "'GPU-ab' matches several GPUs"),
     ],
 )
