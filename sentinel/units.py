@@ -185,9 +185,12 @@ def format_duration(seconds: float) -> str:
     if round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute
-        return f"{seconds:.1f} s" if seconds % 1 else f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if round(seconds, 1) % 1 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:  # noqa: PLR2004 - as the page has it
+        days, hours = divmod(hours, 24)
+        return f"{days} d {hours} h" if hours else f"{days} d"
     if hours:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"

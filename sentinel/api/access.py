@@ -98,13 +98,13 @@ def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
             f"This token {_MAY[level]}; --access-tcp sets the level of the token in the file"
             " `token`, and of no other."
         )
-    grant = "--socket-group GROUP --access-group administer"
+    grant = "socket-group=GROUP access-group=administer"
     if needed <= Level.OPERATE:  # the highest that --access-users takes
-        grant = f"--access-users {needed.name.lower()}"
+        grant = f"access-users={needed.name.lower()}"
     owner = USER_NAMES.get(os.getuid()) or f"uid {os.getuid()}"
     return (
         f"{peer.caller(level)} {_MAY[level]}. Ask {owner}, who runs this daemon, for"
-        f" `sentinel start {grant}`."
+        f" `sentinel set --save {grant}` and `sentinel restart`."
     )
 
 

@@ -40,9 +40,9 @@ LONG_PREPARATION_S = 30.0
 
 #: What a stressor does in each stage of its start.
 _STAGES = {
-    StartStage.REHEARSING: "the workload rehearses on a part of the memory",
-    StartStage.TAKING: "it takes its memory",
-    StartStage.PREPARING: "the workload prepares and does its first work",
+    StartStage.REHEARSING: "rehearsing on a part of the memory",
+    StartStage.TAKING: "taking its memory",
+    StartStage.PREPARING: "preparing, and doing the first work",
 }
 #: For the author of a workload.
 _NO_START = (
@@ -69,8 +69,8 @@ def waits_for(starting: Starting) -> str:
         told = _NO_START if starting.slow_reports > 1 else ""
         return _STAGES[starting.announced.stage] + told
     if starting.attaching is not None:
-        return "it creates its context"
-    return "it imports torch and the module of the workload"
+        return "creating its context"
+    return "importing torch and the workload"
 
 
 def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:

@@ -20,8 +20,6 @@ import click
 
 from sentinel.cli.display.gpu_table import (
     describe_queued,
-    describe_reserved,
-    holder_of,
     process_of,
     user_of,
     wish_of,
@@ -31,7 +29,7 @@ from sentinel.cli.display.output import Table, is_interactive, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
-from sentinel.client import Client, ReservationInfo, Status, connect
+from sentinel.client import Client, GpuStatus, ReservationInfo, Status, connect
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
@@ -88,7 +86,8 @@ def _describe_wait(one: ReservationInfo, began: datetime | None) -> str:
         where = f"request {one.id}, place {one.place} in the queue"
         return f"{waited}waiting for {wish_of(one)} ({where})"
     gpus = f"GPU {format_indices(one.indices)} reserved as {one.id}"
-    return f"{gpus}; {waited}waiting until their memory is free"
+    whose = "its" if len(one.indices) == 1 else "their"
+    return f"{gpus}; {waited}waiting until {whose} memory is free"
 
 
 def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
@@ -99,15 +98,35 @@ def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
 
     for gpu in status.gpus:
         if is_wanted([gpu.index]) and gpu.occupancy != "IDLE":
-            yield f"  GPU {gpu.index}: {holder_of(gpu, ()) or gpu.reason}"
+            used = f" is used by {_first_process(gpu)}" if gpu.processes else f": {gpu.reason}"
+            yield f"  GPU {gpu.index}{used}"
     held = [other for other in status.reservations if is_wanted(other.indices) and one.place]
     for other in held[:_MAX_EARLIER]:
-        yield f"  before it: {describe_reserved(other)}"
+        yield f"  {_describe_held(other)}"
     earlier = [other for other in status.queue if other.place < one.place]
     for other in earlier[:_MAX_EARLIER]:
         yield f"  before it, at place {other.place}: {describe_queued(other)}"
     if len(earlier) > _MAX_EARLIER:
         yield f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reserve --list"
+
+
+def _first_process(gpu: GpuStatus) -> str:
+    """Name the first process of a GPU, and how many more there are."""
+    process, more = gpu.processes[0], len(gpu.processes) - 1
+    whose = f"PID {process.pid}, {process.user}" if process.user else f"PID {process.pid}"
+    named = f"{process.name} ({whose})" if process.name else whose
+    return f"{named} and {more} more" if more else named
+
+
+def _describe_held(one: ReservationInfo) -> str:
+    """Describe the reservation of another request: its GPUs, user, end and purpose."""
+    by = f" by {user_of(one.holder)}" if user_of(one.holder) else ""
+    end = f" until {format_clock(one.until)}" if one.until else ""
+    if one.bound and (process := process_of(one.holder)):
+        end = f" until {process} ends"
+    why = f"{one.id}: {one.reason}" if one.reason else one.id
+    verb = "is" if len(one.indices) == 1 else "are"
+    return f"GPU {format_indices(one.indices)} {verb} reserved{by}{end} ({why})"
 
 
 def _reserve(

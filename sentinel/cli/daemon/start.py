@@ -134,7 +134,7 @@ def wait_for_stressor(
         if failed and not pending:
             raise NotProvedError(f"no stressor has started: {_reasons(failed)}")
         if not pending:
-            text = f"has nothing to start: {_reasons(gpus)}" if gpus else "has no GPU"
+            text = f"starts no stressor: {_reasons(gpus)}" if gpus else "has no GPU"
             return FirstStressor(occupied=(), text=text)
         if late > wait:
             raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")

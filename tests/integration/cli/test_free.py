@@ -84,7 +84,7 @@ def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
     assert cli("free", "--count", "1").out == f"{UUIDS[0]}\n"
     printed = cli("free", "--count", "2", code=1)
     assert printed.out == ""
-    assert printed.err == ("sentinel: 1 of 2 GPUs are free\nGPU 1: used by root 77 python\n")
+    assert printed.err == ("sentinel: 2 GPUs requested, 1 is free\nGPU 1: used by root 77 python\n")
 
 
 def test_its_help_names_no_gpus_that_it_does_not_take(cli: CommandLine) -> None:

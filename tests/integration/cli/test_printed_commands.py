@@ -85,6 +85,9 @@ SITUATIONS = [
     Situation(what="set", named=("set memory=50%",)),
     Situation(what="start --simulate 3", named=("stop --socket {}",)),
     Situation(what="set --save poll=2s", named=("restart",)),
+    Situation(
+        what="set poll=2s", named=("set --save {}=VALUE",), filled=(("poll=VALUE", "poll=2s"),)
+    ),
     Situation(what="reserve 0 --for 1m", named=("reserve --cancel {}",)),
     Situation(what="allocate", named=("allocate llm 40GiB",), codes=(1,)),  # it has 16 GiB
     Situation(what="session start mine --gpus 0 memory=50%", named=("session stop {}",)),
@@ -130,7 +133,7 @@ ELSEWHERE = {
     "pause {}": "answers words that are no command; unit/cli/test_main.py has the rows",
     "session stop": "of a help text",
     "start --simulate 2": "needs a missing driver; integration/cli/test_set_and_session.py",
-    "start {}": "of a client of another user; integration/api/test_access.py",
+    "set --save {}": "of a client of another user; integration/api/test_access.py",
     "reserve --list": "needs a queue of many requests",
     "allocate --cancel {}": "the holder is the process that prints it",
     "set --save api.tcp=127.0.0.1:8765": "opens a port that another test may have",

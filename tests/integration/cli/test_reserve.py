@@ -181,7 +181,7 @@ def test_a_wait_for_memory_says_for_what_it_waits(daemon: Daemon) -> None:
         with daemon.start_command("exec", "--gpus", "1", *JOB) as job:
             assert job.stderr is not None
             assert "place 1 in the queue" in job.stderr.readline()
-            assert re.match(r"  GPU 1: .*\d", job.stderr.readline())
+            assert re.match(r"  GPU 1 is used by .*\(PID \d+, \w+\)", job.stderr.readline())
     eventually(lambda: not queue(daemon))
 
 

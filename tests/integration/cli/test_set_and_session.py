@@ -138,7 +138,7 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         (
             "set",
             ["poll=2s"],
-            "poll is fixed while sentinel runs: stop it and start it with another",
+            "poll takes effect only at a start\nUse `sentinel set --save poll=VALUE`, then",
         ),
         ("set", ["util=50%", "util.target=20%"], "util.target is given twice"),
         ("set", ["util=50%", "--unset", "util"], "util.target is given twice"),

@@ -114,9 +114,9 @@ def _hangs(world: World) -> None:
 #: At least one for each rule.
 CASES = {
     "running": Case(words="running"),
-    "starting": Case(words="its stressor is starting: it imports torch"),
+    "starting": Case(words="its stressor is starting: importing torch"),
     "starting again": Case(
-        words="its stressor is starting: it imports torch.*; 1 failure before, the last: no luck",
+        words="its stressor is starting: importing torch.*; 1 failure before, the last: no luck",
         then=_fails(FailureKind.WORKLOAD),
     ),
     "shutdown": Case(
