@@ -15,10 +15,11 @@ _SIZES = {
     "MiB": 2**20,
     "GiB": 2**30,
     "TiB": 2**40,
+    **{f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate("KMGT", 1)},  # Kubernetes
 }
 #: The longest time for which a daemon keeps something for a client or waits, in seconds: a year.
 MAX_TIME_S = 366 * 86_400
-_DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400"}
+_DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "min": "60", "h": "3600", "d": "86400"}
 _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*")
 _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
 #: A longer text is no number with a unit. The patterns take quadratic time.
@@ -148,8 +149,10 @@ def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:
         ends = _RANGE.fullmatch(part)
         indices = range(int(ends[1]), int(ends[2]) + 1) if ends else None
         if not part or (indices is not None and not indices):
-            why = f"{part!r}, which ends before it begins," if part else "an empty name"
-            message = f"{','.join(texts)!r} has {why} in it; write a list such as 0,1 or 0-3"
+            listed = ",".join(texts)
+            empty = f"{listed!r} has an empty name in it" if listed.strip() else "no GPU is named"
+            why = f"the range {part!r} ends before it begins" if part else empty
+            message = f"{why}; write a list such as 0,1 or 0-3"
             raise ValueError(message)
         found |= dict.fromkeys([part] if indices is None else map(str, indices))
     return tuple(found)
@@ -185,9 +188,12 @@ def format_duration(seconds: float) -> str:
     if round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute
-        return f"{seconds:.1f} s" if seconds % 1 else f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if round(seconds, 1) % 1 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:  # noqa: PLR2004 - as the page has it
+        days, hours = divmod(hours, 24)
+        return f"{days} d {hours} h" if hours else f"{days} d"
     if hours:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"

@@ -104,7 +104,7 @@ def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
     owner = USER_NAMES.get(os.getuid()) or f"uid {os.getuid()}"
     return (
         f"{peer.caller(level)} {_MAY[level]}. Ask {owner}, who runs this daemon, for"
-        f" `sentinel set --save {grant}` and a restart."
+        f" `sentinel set --save {grant}` and `sentinel restart`."
     )
 
 

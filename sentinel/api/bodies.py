@@ -34,7 +34,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 _ID = r"^[0-9a-f][0-9a-f-]{7,35}$"
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 FORMS = {
-    _NAME: "1 to 64 letters, digits and ._:-, of which the first is a letter or a digit",
+    _NAME: "1 to 64 letters, digits or ._:-; begin with a letter or digit",
     _ID: "8 to 36 hexadecimal digits in lower case, also with hyphens, such as a UUID",
     _LINE: "characters of one line, without control characters",
 }
@@ -391,7 +391,7 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
     if len(shown) > _MAX_INPUT_LENGTH and not isinstance(given, str):
         shown = f"{shown[:_MAX_INPUT_LENGTH]}..."
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
-        return f"{where}: {shown} is not allowed; allowed are {FORMS[context['pattern']]}"
+        return f"{where}: {shown} is not allowed; use {FORMS[context['pattern']]}"
     said = _WRONG.get(kind)
     if kind == "string_type" and name == "gpus" and isinstance(given, int):
         said = f'is not text; write "{shown}"'

@@ -165,7 +165,9 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
     host = run.host if run.selected is False else ()
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
-    parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
+    parts = ParticipationEvidence(
+        listed=run.node, tested=tested, selected=run.selected, ignored=run.ignored_devices
+    )
     expected = ExpectedEvidence(
         expectation=run.expectation,
         listed=run.node,

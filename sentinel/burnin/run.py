@@ -164,11 +164,10 @@ def _prepare(
     if request.plan is None:
         check_settings(request.run_folder, client.status().daemon.version, settings)
         return
-    selected = _is_selection(client, request, before)
     prepare(
         *(request.run_folder, plan_of(request), before, settings, _of_header(request)),
         simulated=request.simulated is not None,
-        beside={"selected": selected, **_beside(request, before)},
+        beside={**_selection(client, request, before), **_beside(request, before)},
     )
 
 
@@ -204,13 +203,16 @@ def _plain(findings: Mapping[str, Findings]) -> dict[str, Any]:
     return {uuid: asdict(found) for uuid, found in findings.items()}
 
 
-def _is_selection(client: Client, request: RunRequest, before: CountersResult) -> bool:
-    """Check whether GPUs of the node are left out on purpose."""
+def _selection(client: Client, request: RunRequest, before: CountersResult) -> dict[str, Any]:
+    """Return whether GPUs of the node are left out, and what of the variable does so by mistake."""
     status, gpus = client.status(), client.settings().get("gpus")
     chosen = gpus is not None and set(gpus.text.split(",")) - {"all", ""}
     named = bool(request.gpus) or bool(chosen)
     fewer = request.simulated is not None and len(status.gpus) < len(before.counters)
-    return named or fewer or status.daemon.visible_devices is not None
+    return {
+        "selected": named or fewer or status.daemon.visible_devices is not None,
+        "ignored_devices": None if named else status.daemon.ignored_devices,
+    }
 
 
 def _present_settings(

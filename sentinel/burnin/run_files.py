@@ -63,10 +63,12 @@ def prepare(
             ``expectation``, what the node must be.
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
-            that others of the node are none of the run's; ``known``, the GPUs of earlier runs and
-            of verified work; ``host_before``, what the kernel says of the host; ``pci_paths``,
-            the ports above each device of NVIDIA; ``unacknowledged``, the faults of the kernel's
-            log since the boot, for people; ``findings``, what daemons know against GPUs.
+            that others of the node are none of the run's; ``ignored_devices``, what CUDA ignores of
+            CUDA_VISIBLE_DEVICES, so that others may be left out by mistake; ``known``, the GPUs of
+            earlier runs and of verified work; ``host_before``, what the kernel says of the host;
+            ``pci_paths``, the ports above each device of NVIDIA; ``unacknowledged``, the
+            faults of the kernel's log since the boot, for people; ``findings``, what daemons know
+            against GPUs.
 
     Raises:
         ConfigError: They cannot be written.

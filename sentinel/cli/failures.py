@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import shlex
 import sys
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
@@ -96,21 +98,23 @@ def report_usage(
     code = int(ExitCode.USAGE)
     what, allowed = _explain(error)
     meant = error.remedy if isinstance(error, UnknownCommandError) else ""
-    if context is not None and error.format_message().startswith(_EXTRA):
-        what, meant = _extra_words(what, context, list(arguments))
-        if what.startswith(_EXTRA):
-            what = f"`{path}` does not take {' '.join(_extra(what))!r}"
-    elif context is not None and (word := _no_command(error)):
-        rest = list(arguments)[list(arguments).index(word) + 1 :]
-        name = f"{context.info_name} {word}"
-        if found := elsewhere.commands_for(name, rest, program):
-            what, meant = f"there is no command {name!r}", " or ".join(found)
+    words = _refused_words(error, arguments)
+    if context is not None and words:
+        what, meant = _extra_words(what, words, context, list(arguments))
+        if not meant and (word := _no_command(error)):
+            rest = list(arguments)[list(arguments).index(word) + 1 :]
+            name = f"{context.info_name} {word}"
+            if found := elsewhere.commands_for(name, rest, program):
+                what, meant = f"there is no command {name!r}", " or ".join(found)
+        elif what.startswith(_EXTRA):
+            what = f"`{path}` does not take {' '.join(words)!r}"
     if context is not None and isinstance(context.command, PluginCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_formats import nagios_unknown  # slow to import
 
             print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)
+    allowed = [] if words and meant else allowed
     remedy = meant or f"{path} --help"
     fields = _fields(what, "usage", remedy, allowed, code)
     text = f"{what}; use: {remedy}" if meant else f"{what}\nTry: {remedy}"
@@ -226,15 +230,27 @@ def _extra(message: str) -> list[str]:
     return message.partition("(")[2].rstrip(")").split() if message.startswith(_EXTRA) else []
 
 
-def _extra_words(message: str, context: click.Context, arguments: list[str]) -> tuple[str, str]:
+def _refused_words(error: click.ClickException, arguments: Sequence[str]) -> list[str]:
+    """Return the words that a command does not take; a group takes the first for a command."""
+    word = _no_command(error)
+    if not word or isinstance(error, UnknownCommandError):
+        return _extra(error.format_message())
+    rest = arguments[arguments.index(word) :] if word in arguments else ()
+    return list(itertools.takewhile(lambda text: not text.startswith("-"), rest))
+
+
+def _extra_words(
+    message: str, words: list[str], context: click.Context, arguments: list[str]
+) -> tuple[str, str]:
     """Return the message for words that a command does not take, and what was meant.
 
     Args:
         message: The message so far.
+        words: The words.
         context: That of the command.
         arguments: The command line.
     """
-    words, command = _extra(message), context.command
+    command = context.command
     ends = range(len(words), len(arguments) + 1)
     at = next((end - len(words) for end in ends if arguments[end - len(words) : end] == words), 0)
     before = [part for text in arguments[:at] for part in text.split("=", 1)][-2:]
@@ -250,9 +266,22 @@ def _extra_words(message: str, context: click.Context, arguments: list[str]) -> 
         return _numbers_alone(words, by_flag, context.command_path) or (message, "")
     if value in by_flag:  # it was taken for the value
         return _wrong_value(flag, click.Context(command)), ""
-    if not option.multiple:
-        return message, ""
-    return f"{flag} takes one list", f"{flag} {','.join([value, *words])}"
+    listed, spaced = ",".join([value, *words]), " ".join([value, *words])
+    if option.multiple and (_is_value(flag, listed) or not _is_value(flag, spaced)):
+        return f"{flag} takes one list", f"{flag} {listed}"
+    if _is_value(flag, spaced):  # such as hours with their days
+        return f"{flag} takes one value", shlex.join([flag, spaced])
+    return message, ""
+
+
+def _is_value(flag: str, text: str) -> bool:
+    """Check whether a text is a value of the setting with this flag."""
+    from sentinel.config.model import SETTINGS  # slow to import
+
+    form = next((setting.form for setting in SETTINGS if setting.flag == flag), None)
+    with contextlib.suppress(ValueError):
+        return form is not None and form.parse(text) is not None
+    return False
 
 
 def for_pid(what: str, words: Sequence[str]) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sentinel.config.gpu_selection import present
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.schedule import is_ever_open, parse_hours
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError, raise_error
 from sentinel.protocol.commands import Given
@@ -77,7 +78,9 @@ def build_config(
 
 
 def without_effect(given: Iterable[Given]) -> tuple[str, ...]:
-    """Describe each target of a load that the workload of all GPUs, or of a single one, has not.
+    """Describe each setting to which others leave no effect: targets of a load, and hours.
+
+    A workload of all GPUs, or of a single one, may have no load; quiet hours may cover all others.
 
     Args:
         given: Values as for :func:`build_config`; those of one selector are taken together.
@@ -95,6 +98,11 @@ def without_effect(given: Iterable[Given]) -> tuple[str, ...]:
             for target in targets
             if target.text
         ]
+    hours, quiet = common.get("hours"), common.get("quiet")
+    if quiet is not None and quiet.text:
+        only = parse_hours(hours.text) if hours is not None and hours.text else ()
+        if not is_ever_open(parse_hours(quiet.text), only):
+            found.append(f"{quiet.source}: no GPU is ever occupied: these hours cover all others")
     return tuple(dict.fromkeys(found))
 
 

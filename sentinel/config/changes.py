@@ -46,10 +46,7 @@ _GIVEN = (
     "{flag} was given before; a daemon that is started with it again does not use what is saved of"
     " {key}."
 )
-_NEXT = (
-    "{key} is fixed while sentinel runs: what is saved of it counts from the next start (sentinel"
-    " restart)."
-)
+_NEXT = "{key} takes effect only at a start: use `sentinel restart`."
 
 
 @dataclass(frozen=True, kw_only=True)

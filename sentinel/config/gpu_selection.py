@@ -59,8 +59,10 @@ def read_visible(
     order, by_number = cuda_order, needs_cuda_order(value)
     if by_number and order is None:
         raise _unresolved()
+    if not value.strip():
+        return (), "CUDA_VISIBLE_DEVICES is empty, so CUDA shows no GPU; unset it"
     shown: list[str] = []
-    problem = None if value.strip() else "it is empty, so CUDA shows no GPU; name GPUs"
+    problem = None
     entries = value.split(",")
     for place, entry in enumerate(entries):
         uuid = _by_number(entry, order or ()) if by_number else _by_uuid(entry, gpus)

@@ -95,6 +95,17 @@ def find_closed(
     return None
 
 
+def is_ever_open(quiet: Sequence[Hours], only: Sequence[Hours]) -> bool:
+    """Check whether GPUs may be occupied at any time of the week."""
+    monday = datetime(2024, 1, 1)  # noqa: DTZ001 - local time; GPUs can be occupied from these on
+    begins = {0, *(hours.start for hours in only), *(hours.end for hours in quiet)}
+    return any(
+        find_closed(quiet, only, monday + timedelta(days=day, minutes=minute)) is None
+        for day in range(len(_DAYS))
+        for minute in begins
+    )
+
+
 def _clock(at: datetime, local: datetime) -> str:
     """Format a local time, with its day if that is not within a day."""
     return f"{at:%H:%M}" if at - local <= timedelta(days=1) else f"{_DAYS[at.weekday()]} {at:%H:%M}"
@@ -182,7 +193,7 @@ def _parse_one(text: str) -> Hours:
         begins = ends = 0
         numbers = range(0)
     if begins in {ends, 24 * 60}:
-        message = f"{text!r} are not hours; write them as Mon-Fri 08:00-18:00 or 22:00-06:00"
+        message = f"{text!r} is not a time span; write 22:00-06:00 or 'Mon-Fri 08:00-18:00'"
         raise ValueError(message)
     return Hours(text=text, days=frozenset(n % 7 for n in numbers), start=begins, end=ends)
 

@@ -40,9 +40,9 @@ LONG_PREPARATION_S = 30.0
 
 #: What a stressor does in each stage of its start.
 _STAGES = {
-    StartStage.REHEARSING: "the workload rehearses on a part of the memory",
+    StartStage.REHEARSING: "rehearsing on a part of the memory",
     StartStage.TAKING: "taking its memory",
-    StartStage.PREPARING: "the workload prepares and does its first work",
+    StartStage.PREPARING: "preparing, and doing the first work",
 }
 #: For the author of a workload.
 _NO_START = (

@@ -292,12 +292,16 @@ def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | 
         why = ignored or why
         listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found.gpus) or "none"
         raise NoSuchGpuError(f"no GPU is visible: {why}", f"GPUs of this host: {listed}")
-    if ignored is not None:
-        sys.stderr.write(f"sentinel: warning: {ignored}\n")
     try:
-        return select_gpus(options.config.gpus, visible), ignored
+        selected = select_gpus(options.config.gpus, visible)
     except NoSuchGpuError as error:
+        with contextlib.suppress(NoSuchGpuError):
+            select_gpus(options.config.gpus, found.gpus)  # it is the variable that hides one
+            error.what += f": {ignored or f'CUDA_VISIBLE_DEVICES={value} hides it'}"
         given = [value for value in options.given if (value.key, value.gpu) == ("gpus", None)]
         if given:  # the last one holds
             error.what = f"{given[-1].source}: {error.what}"
         raise
+    if ignored is not None:
+        sys.stderr.write(f"sentinel: warning: {ignored}\n")
+    return selected, ignored

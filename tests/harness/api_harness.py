@@ -220,7 +220,7 @@ class FakeSupervisor:
             return self.refuse(
                 command,
                 Refusal.INVALID,
-                f"{command.count} GPUs are requested, and there are {len(UUIDS)}",
+                f"{command.count} GPUs requested; the daemon has {len(UUIDS)}",
             )
         known = self.reservations.get(command.id)
         count = command.count or len(command.gpus)

@@ -400,6 +400,8 @@ class ParticipationEvidence:
     tested: Collection[str]
     #: Whether the GPUs were selected, so that others are none of the run's; None if unknown.
     selected: bool | None
+    #: What CUDA ignored of the variable that selected them, or None.
+    ignored: str | None = None
 
 
 # --- values of the counters ------------------------------------------------------------------

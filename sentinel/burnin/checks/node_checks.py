@@ -118,9 +118,12 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
     """Count the GPUs of the node that took no part in the run."""
     if evidence.selected is None:
         return untested("it is not recorded whether GPUs were selected")
+    absent = [gpu for gpu in evidence.listed if gpu.uuid not in evidence.tested]
+    if evidence.selected and evidence.ignored and absent:
+        text = f"GPU {format_indices(gpu.index for gpu in absent)} not tested: {evidence.ignored}"
+        return by_limits(len(absent), {"warn": limits["warn"]}, text)
     if evidence.selected:
         return not_applicable("GPUs were selected")
-    absent = [gpu for gpu in evidence.listed if gpu.uuid not in evidence.tested]
     text = "; ".join(
         f"GPU {gpu.index} has no verdict: {gpu.lost or 'it was not used'}" for gpu in absent
     )

@@ -57,6 +57,7 @@ CHECKS = Table(
 
 _TYPES_OF_COUNTERS: Mapping[str, Any] = {
     "selected": bool | None,
+    "ignored_devices": str | None,
     "pci_devices": tuple[str, ...] | None,
     "pci_paths": Mapping[str, tuple[str, ...]] | None,
     "known": Mapping[str, str] | None,
@@ -141,6 +142,8 @@ class Recorded:
     node: tuple[Counters, ...]
     #: Whether GPUs were selected, or None if unknown.
     selected: bool | None
+    #: What CUDA ignored of the variable that selected them, or None.
+    ignored_devices: str | None
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: Sequence[str] | None
     #: The host before and after, as far as it was read.
@@ -230,6 +233,7 @@ def read_run(folder: RunFolder) -> Recorded:
         records=records,
         node=node,
         selected=counters.get("selected"),
+        ignored_devices=counters.get("ignored_devices"),
         pci_devices=counters.get("pci_devices"),
         host=host,
         expectation=_expectation(header),

@@ -347,7 +347,7 @@ def follow_new_run(request: RunRequest, *, as_json: bool, verbose: bool) -> int:
         advice = "a run in a folder that no other user can replace can be"
         click.echo(f"sentinel: warning: this run cannot be resumed: {why}; {advice}", err=True)
     if is_new:
-        warn_of_earlier_faults(folder)
+        warn_at_start(folder)
     if request.socket is not None:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
@@ -364,10 +364,14 @@ def follow_new_run(request: RunRequest, *, as_json: bool, verbose: bool) -> int:
     return following.to_report(as_json=as_json)
 
 
-def warn_of_earlier_faults(folder: RunFolder) -> None:
-    """Name the faults of the kernel's log since the boot that were not acknowledged."""
-    for fault in read_object(folder.counters).get("unacknowledged", ()):
-        click.echo(f"sentinel: warning: before this run, since the boot: {fault}", err=True)
+def warn_at_start(folder: RunFolder) -> None:
+    """Report an ignored part of CUDA_VISIBLE_DEVICES, and unacknowledged faults since the boot."""
+    begun = read_object(folder.counters)
+    ignored = begun.get("ignored_devices")
+    faults = begun.get("unacknowledged", ())
+    earlier = [f"before this run, since the boot: {fault}" for fault in faults]
+    for text in [*filter(None, [ignored]), *earlier]:
+        click.echo(f"sentinel: warning: {text}", err=True)
 
 
 for _command in (status, attach, cancel, record):

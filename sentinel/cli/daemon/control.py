@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -24,7 +26,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.protocol.commands import Given
-from sentinel.units import parse_lifetime
+from sentinel.units import format_indices, parse_lifetime
 
 if TYPE_CHECKING:
     from sentinel.cli.daemon.start import FirstStressor
@@ -189,9 +191,9 @@ def _change_settings(
 
 
 def _without_effect(client: Client, keys: Iterable[str]) -> tuple[str, ...]:
-    """Describe the targets of a load that have no effect after a change of these settings."""
+    """Describe what has no effect after a change of these settings."""
     with contextlib.suppress(SentinelError):  # the change is done, whatever comes now
-        if {"workload", *LOAD} & {*keys}:
+        if {"workload", *LOAD, "hours", "quiet"} & {*keys}:
             return without_effect(client.settings().settings)
     return ()
 
@@ -213,7 +215,7 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
     """
     wanted: _Changes = {}
     for key, text in (
-        *(_change(text, saves=saves) for text in changes),
+        *(_change(text, before, saves=saves) for before, text in pairwise(["", *changes])),
         *((key_of(name, "--unset: ", saves=saves), None) for name in unset),
     ):
         if key in wanted:
@@ -222,10 +224,13 @@ def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool =
     return wanted
 
 
-def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
+def _change(text: str, before: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if name.isdigit():
         raise ConfigError(f"{text!r} is no setting; GPUs are one list, as in --gpus 0,1")
+    if not equals and name[:1].isdigit() and "=" in before:  # no setting begins with a digit
+        quoted = shlex.quote(f"{before} {text}")
+        raise ConfigError(f"{text!r} is no setting; quote a value with spaces: {quoted}")
     key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
@@ -303,7 +308,7 @@ def session_start(
     if name is None or "=" in name:
         name, changes = secrets.token_hex(4), (*filter(None, [name]), *changes)
     if not gpus:
-        raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
+        raise ConfigError("name the GPUs of the session: --gpus 0,1 or --gpus all")
     wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())])
     settings = {key: text for key, text in wanted.items() if text is not None}
     if empty := wanted.keys() - settings:
@@ -322,19 +327,31 @@ def session_start(
             from sentinel.cli.daemon.start import wait_for_stressor  # slow to import
 
             wait_for_stressor(client, wait, client.health)
-    started = f"no daemon ran: started pid {pid}, which occupies only these GPUs; `sentinel stop`"
-    end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
+    end = "" if got.until is None else f", until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
-    unused = _without_effect(client, settings)
+    how = f": {_settings_of(got)}" if got.settings else f" with {_settings_of(got)}"
+    notes = [f"To end it: sentinel session stop {got.name}"]
+    if pid is not None:
+        notes.append(
+            f"started a daemon (pid {pid}) for these GPUs only. `sentinel stop` ends it and its"
+            " sessions"
+        )
+    warnings = [*_paused(client, got), *_without_effect(client, settings)]
     return options.Printed(
-        json={"session": got, "warnings": unused},
-        lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
-        notes=[
-            f"To end it: sentinel session stop {got.name}",
-            *([f"{started} ends it, too"] if pid is not None else []),
-            *(f"sentinel: warning: {text}" for text in unused),
-        ],
+        json={"session": got, "warnings": warnings},
+        lines=[f"session {got.name} has GPU {indices}{end}{how}"],
+        notes=[*notes, *(f"sentinel: warning: {text}" for text in warnings)],
     )
+
+
+def _paused(client: Client, got: SessionInfo) -> Iterator[str]:
+    """Report the paused GPUs of a session, which resumes none."""
+    with contextlib.suppress(SentinelError):  # the session is there, whatever comes now
+        status = client.status()
+        paused = [g.index for g in status.gpus if g.uuid in got.gpus and g.admin == "PAUSED"]
+        if paused:
+            indices = format_indices(paused, separator=",")
+            yield f"GPU {indices} stays paused until `sentinel resume {indices}`"
 
 
 @contextlib.contextmanager

@@ -36,9 +36,10 @@ def free(client: Requester, count: int | None) -> options.Printed:
     found = sorted((gpu for gpu in visible if not _why_not(gpu, status)), key=_preference)
     notes = [f"sentinel: warning: {ignored}"] if ignored else []
     if len(found) < (count or 1):
-        wanted = f"{len(found)} of {format_count(count, 'GPU')} are" if count else "no GPU is"
+        few = f"{len(found) or 'none'} {'is' if len(found) < 2 else 'are'} free"  # noqa: PLR2004
+        wanted = f"{format_count(count, 'GPU')} requested, {few}" if count else "no GPU is free"
         blocked = ((gpu.index, _why_not(gpu, status)) for gpu in visible)
-        notes.append(f"sentinel: {wanted} free")
+        notes.append(f"sentinel: {wanted}")
         notes += [f"GPU {index}: {reason}" for index, reason in blocked if reason]
         found = []
     found = found[:count]

@@ -20,8 +20,6 @@ import click
 
 from sentinel.cli.display.gpu_table import (
     describe_queued,
-    describe_reserved,
-    holder_of,
     process_of,
     user_of,
     wish_of,
@@ -31,7 +29,7 @@ from sentinel.cli.display.output import Table, is_interactive, printable
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
-from sentinel.client import Client, ReservationInfo, Status, connect
+from sentinel.client import Client, GpuStatus, ReservationInfo, Status, connect
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
@@ -88,7 +86,8 @@ def _describe_wait(one: ReservationInfo, began: datetime | None) -> str:
         where = f"request {one.id}, place {one.place} in the queue"
         return f"{waited}waiting for {wish_of(one)} ({where})"
     gpus = f"GPU {format_indices(one.indices)} reserved as {one.id}"
-    return f"{gpus}; {waited}waiting until their memory is free"
+    whose = "its" if len(one.indices) == 1 else "their"
+    return f"{gpus}; {waited}waiting until {whose} memory is free"
 
 
 def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
@@ -99,15 +98,35 @@ def _obstacles(status: Status, one: ReservationInfo) -> Iterator[str]:
 
     for gpu in status.gpus:
         if is_wanted([gpu.index]) and gpu.occupancy != "IDLE":
-            yield f"  GPU {gpu.index}: {holder_of(gpu, ()) or gpu.reason}"
+            used = f" is used by {_first_process(gpu)}" if gpu.processes else f": {gpu.reason}"
+            yield f"  GPU {gpu.index}{used}"
     held = [other for other in status.reservations if is_wanted(other.indices) and one.place]
     for other in held[:_MAX_EARLIER]:
-        yield f"  before it: {describe_reserved(other)}"
+        yield f"  {_describe_held(other)}"
     earlier = [other for other in status.queue if other.place < one.place]
     for other in earlier[:_MAX_EARLIER]:
         yield f"  before it, at place {other.place}: {describe_queued(other)}"
     if len(earlier) > _MAX_EARLIER:
         yield f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reserve --list"
+
+
+def _first_process(gpu: GpuStatus) -> str:
+    """Name the first process of a GPU, and how many more there are."""
+    process, more = gpu.processes[0], len(gpu.processes) - 1
+    whose = f"PID {process.pid}, {process.user}" if process.user else f"PID {process.pid}"
+    named = f"{process.name} ({whose})" if process.name else whose
+    return f"{named} and {more} more" if more else named
+
+
+def _describe_held(one: ReservationInfo) -> str:
+    """Describe the reservation of another request: its GPUs, user, end and purpose."""
+    by = f" by {user_of(one.holder)}" if user_of(one.holder) else ""
+    end = f" until {format_clock(one.until)}" if one.until else ""
+    if one.bound and (process := process_of(one.holder)):
+        end = f" until {process} ends"
+    why = f"{one.id}: {one.reason}" if one.reason else one.id
+    verb = "is" if len(one.indices) == 1 else "are"
+    return f"GPU {format_indices(one.indices)} {verb} reserved{by}{end} ({why})"
 
 
 def _reserve(
@@ -134,7 +153,9 @@ def _reserve(
     if visible is not None and not client.address.host:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        count, gpus = restrict(client.status(), visible, count, gpus)
+        count, gpus, ignored = restrict(client.status(), visible, count, gpus)
+        if ignored is not None:
+            click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)
     on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
     try:
@@ -190,13 +211,13 @@ def reserve(
     if seconds is None:
         raise ConfigError("give the duration of the reservation", "Such as --for 1h.")
     got = _reserve(client, count, gpus, reason=reason, seconds=seconds, wait=wait, quiet=quiet)
-    end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
+    end = f", until {format_clock(got.until)}" if got.until else ""
     indices = ", ".join(map(str, got.indices))
     return options.Printed(
         json={"reservation": got},
         lines=got.gpus,
         notes=[
-            f"GPU {indices} reserved as {got.id}, {end}",
+            f"GPU {indices} reserved as {got.id}{end}",
             f"To end it: sentinel reserve --cancel {got.id}",
         ],
     )
@@ -273,12 +294,12 @@ def allocate(
     # Over TCP there is no process, and the allocation lasts until it is ended.
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
-    end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is ended"
+    end = f", until process {got.holder.pid} ends" if got.holder.pid else ""
     return options.Printed(
         json={"allocation": got},
         lines=[got.gpu],
         notes=[
-            f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}, {end}",
+            f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}{end}",
             f"To end it: sentinel allocate --cancel {got.id}",
         ],
     )
@@ -323,6 +344,7 @@ def exec_(
     """
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
+        _check_list(gpus, command)
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
@@ -336,6 +358,18 @@ def exec_(
     except BaseException:
         _cancel_unused(client, reservation.id)
         raise
+
+
+def _check_list(gpus: tuple[str, ...], command: tuple[str, ...]) -> None:
+    """Refuse numbers of GPUs that were taken for the command, since they stand before ``--``.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    words = command[: command.index("--")] if "--" in command else ()
+    if words and all(word[:1].isdigit() for word in words):
+        listed = ",".join(word.strip(",") for word in (*gpus, *words))
+        raise ConfigError(f"{' '.join(words)!r} stands before `--`: write --gpus {listed}")
 
 
 def _summary(command: tuple[str, ...]) -> str:

@@ -134,7 +134,7 @@ def wait_for_stressor(
         if failed and not pending:
             raise NotProvedError(f"no stressor has started: {_reasons(failed)}")
         if not pending:
-            text = f"has nothing to start: {_reasons(gpus)}" if gpus else "has no GPU"
+            text = f"starts no stressor: {_reasons(gpus)}" if gpus else "has no GPU"
             return FirstStressor(occupied=(), text=text)
         if late > wait:
             raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
@@ -285,7 +285,11 @@ def start_paused(socket: str) -> int | None:
     where = with_chosen_log(where, sources)
     check_before_start(checked(sources), sources, plan=None)
     flags = [*host_flags(sources, simulate), *daemon_flags(sources), "--paused"]
-    return start_detached(flags, where, START_TIMEOUT_S).pid
+    try:
+        return start_detached(flags, where, START_TIMEOUT_S).pid
+    except NotStartedError as error:  # the commands that start one have no such option
+        error.remedy = error.remedy.replace("add --simulate 2", "sentinel start --simulate 2")
+        raise
 
 
 @click.command("restart")

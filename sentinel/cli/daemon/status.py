@@ -75,8 +75,8 @@ def status(
 
     An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
-    and the time since. A `!` marks a GPU with findings: it computed or stored something wrong. Exit
-    code 3 if no daemon runs.
+    and the time since. A `!` marks a GPU with findings or a fault. Exit code 3 if no daemon
+    runs.
     """
     if page:
         daemon = JsonView(client.request("GET", "/v1/status")["daemon"])

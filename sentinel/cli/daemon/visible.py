@@ -26,7 +26,7 @@ _REMEDY = "To choose among all GPUs of the daemon: unset CUDA_VISIBLE_DEVICES."
 
 def restrict(
     status: Status, value: str, count: int | None, selectors: tuple[str, ...]
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, tuple[str, ...], str | None]:
     """Restrict a choice of GPUs to those that a value of CUDA_VISIBLE_DEVICES shows.
 
     Args:
@@ -36,7 +36,7 @@ def restrict(
         selectors: Selectors of GPUs; empty for all GPUs.
 
     Returns:
-        How many GPUs to reserve, and the UUIDs of those that may be reserved.
+        How many GPUs to reserve, the UUIDs of those that may be reserved, and what CUDA ignores.
 
     Raises:
         ConfigError: The value has numbers, and CUDA does not report which GPUs they are.
@@ -51,9 +51,10 @@ def restrict(
         visible = format_indices(gpu.index for gpu in managed if gpu.uuid in shown)
         indices = format_indices(gpu.index for gpu in selected)
         asked = f"GPU {indices}" if count is None else format_count(count, "GPU")
-        what = f"CUDA_VISIBLE_DEVICES={value!r} shows {f'GPU {visible}' if visible else 'none'}"
-        raise NoSuchGpuError(f"{asked} requested, but {what} of this daemon", ignored or _REMEDY)
-    return wanted, tuple(gpu.uuid for gpu in left)
+        seen = f"GPU {visible}" if visible else "no GPU"
+        what = f"CUDA_VISIBLE_DEVICES={value} shows {seen} of this daemon"
+        raise NoSuchGpuError(f"{asked} requested, but {what}", ignored or _REMEDY)
+    return wanted, tuple(gpu.uuid for gpu in left), ignored
 
 
 def read_shown(

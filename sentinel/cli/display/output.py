@@ -426,26 +426,30 @@ def repeat(lines: Callable[[], Sequence[str]], every: float) -> int:
     """Print lines again and again, in place on a terminal; Ctrl+C ends it without a message.
 
     Args:
-        lines: Returns what to show. An error is shown instead, and ends nothing.
+        lines: Returns what to show. An error is shown instead, without a terminal once; it ends
+            nothing.
         every: The pause between two times, in seconds.
 
     Returns:
         The exit code for Ctrl+C.
     """
     out = sys.stdout
-    in_place = is_interactive(out)
+    in_place, last = is_interactive(out), ""
     try:
         if in_place:
             out.write(_ENTER)
         while True:
             try:
-                shown = lines()
+                shown, failed = lines(), ""
             except SentinelError as error:
-                if not in_place:
-                    print(f"sentinel: {error}", file=sys.stderr)
-                shown = f"sentinel: {error}".splitlines() if in_place else []
-            out.write(_screen(shown) if in_place else "\n".join([*shown, "", ""]))
-            out.flush()
+                failed = f"sentinel: {error}"
+                shown = failed.splitlines() if in_place else []
+            if failed and failed != last and not in_place:
+                print(failed, file=sys.stderr)
+            last = failed
+            if in_place or not failed:
+                out.write(_screen(shown) if in_place else "\n".join([*shown, "", ""]))
+                out.flush()
             time.sleep(every)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)

@@ -245,8 +245,8 @@ def key_of(name: str, where: str = "", *, saves: bool = False) -> str:
         raise unknown_name(what, name, allowed)
     if found.scope is Scope.START and not saves:
         raise ConfigError(
-            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another",
-            "Or keep it for the next start: --save, and then `sentinel restart`.",
+            f"{where}{found.key} takes effect only at a start",
+            f"Use `sentinel set --save {found.key}=VALUE`, then `sentinel restart`.",
         )
     return found.key
 

@@ -240,7 +240,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     new = lay_settings(replace(state, config=new)).config
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(before, name)]
     if fixed:
-        text = f"{fixed[0]} is fixed while sentinel runs: stop it and start it with another"
+        text = f"{fixed[0]} takes effect only at a start"
         raise RefusedError(Refusal.INVALID, text)
     if new.until is not None:
         if seen.local is None:

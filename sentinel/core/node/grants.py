@@ -47,7 +47,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.places import Places
 from sentinel.protocol.views import Allocation, Grant, Reservation
-from sentinel.units import format_size
+from sentinel.units import format_count, format_size
 
 #: The limit of all reservations together.
 _MAX_RESERVATIONS = 256
@@ -106,12 +106,8 @@ def _check_reservation(state: State, command: Reserve) -> None:
     elif len(set(command.gpus)) != len(command.gpus):
         wrong = "a GPU is named twice"
     elif command.count > choice:
-        there = (
-            f"{choice} {'is' if choice == 1 else 'are'} named"
-            if command.gpus
-            else f"there are {choice}"
-        )
-        wrong = f"{command.count} GPUs are requested, and {there}"
+        there = f"{choice} named" if command.gpus else f"the daemon has {choice}"
+        wrong = f"{format_count(command.count, 'GPU')} requested; {there}"
     elif len(command.reason) > _MAX_REASON_LENGTH or not command.reason.isprintable():
         wrong = f"a reason is one line of at most {_MAX_REASON_LENGTH} characters"
     elif command.bound and (by.pid is None or by.started is None):

@@ -158,10 +158,12 @@ def _is_started(state: State, command: StartSession) -> bool:
 
 def _why_invalid(command: StartSession) -> str | None:
     """Explain why a session cannot be of this form, or return None."""
-    if _NAME.fullmatch(command.name) is None or command.name == "all":
+    if command.name == "all":
+        return "`all` means every session: choose another name"
+    if _NAME.fullmatch(command.name) is None:
         return (
-            f"{command.name!r} cannot be the name of a session: up to 64 letters, digits and ._:-,"
-            " beginning with a letter or a digit, but for `all`"
+            f"{command.name!r} cannot be the name of a session: use 1 to 64 letters, digits or"
+            " ._:-; begin with a letter or digit"
         )
     if not command.gpus or len(set(command.gpus)) != len(command.gpus):
         return "a session has GPUs, each once"

@@ -124,7 +124,7 @@ def test_a_stranger_reads_by_default_and_is_told_which_settings_allow_more(folde
         assert (read, refused) == (200, 403)
         detail = json.loads(body)["detail"]
         assert f"{look_up(65534) or 'user 65534'} may only look. Ask root, who runs" in detail
-        assert "for `sentinel set --save access-users=operate` and a restart." in detail
+        assert "for `sentinel set --save access-users=operate` and `sentinel restart`" in detail
         assert api.commands == []
 
 

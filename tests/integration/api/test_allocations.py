@@ -147,7 +147,7 @@ def test_memory_of_a_holders_children_counts_towards_its_allocation(api: ApiServ
     ("wish", "expected"),
     [
         ({"id": "a b"}, 'id: "a b" is not allowed'),
-        ({"id": "a%2Fb"}, 'id: "a/b" is not allowed; allowed are 1 to 64 letters'),
+        ({"id": "a%2Fb"}, 'id: "a/b" is not allowed; use 1 to 64 letters'),
         ({"size": 0}, "size: 0 is not above 0"),
         ({"size": "40GiB"}, 'size: "40GiB" is not a whole number'),
         ({"gpu": "all"}, "'all' selects 2 GPUs; name one"),

@@ -66,7 +66,7 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
         (
             {"name": "bad name"},
             "invalid",
-            'name: "bad name" is not allowed; allowed are 1 to 64 letters, digits and ._:-,',
+            'name: "bad name" is not allowed; use 1 to 64 letters, digits or ._:-; begin',
         ),
         ({"name": "7" * 81}, "invalid", f'name: "{"7" * 80}..." is not allowed'),
         ({"settings": {"powr": "1W"}}, "invalid", "Did you mean power?"),

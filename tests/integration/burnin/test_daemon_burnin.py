@@ -148,20 +148,27 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert [one for one in health(daemon) if one["index"] == 1] == [proved]
 
 
+@pytest.mark.parametrize(("value", "status"), [("1", "n/a"), ("1-2", "warn")])
 def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, value: str, status: str
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     daemon.start(2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     daemon.wait_until_occupied(1)
-    assert "CUDA_VISIBLE_DEVICES=1\n" in daemon.run("status")
+    shown = f"CUDA_VISIBLE_DEVICES={value}"
+    assert f"{shown}{': CUDA reads' if status == 'warn' else ''}" in daemon.run("status")
     burnin = Burnin(daemon)
-    daemon.run(*burnin.words)
+    done = daemon.run_unchecked(*burnin.words)
     report = burnin.report()
     check_passed(report)
     assert [gpu["index"] for gpu in report["gpus"]] == [1]
-    assert [one["status"] for one in report["checks"] if one["id"] == "node.tested"] == ["n/a"]
+    (tested,) = [one for one in report["checks"] if one["id"] == "node.tested"]
+    assert tested["status"] == status
+    if status == "warn":
+        text = f"{shown}: CUDA reads '1-2' as 1; write numbers with commas between, or unset it"
+        assert f"sentinel: warning: {text}\n" in done.err
+        assert tested["evidence"] == f"GPU 0 not tested: {text}"
 
 
 def health(daemon: Daemon) -> list[dict[str, Any]]:

@@ -166,7 +166,7 @@ def test_who_reads_a_pipe_is_told_why_a_workload_is_not_ready(simulated: Simulat
         assert process.stderr is not None
         late, told = process.stderr.readline(), process.stderr.readline()
     assert "still starting after 10" in late
-    assert "the workload prepares and does its first work" in late
+    assert "preparing, and doing the first work" in late
     assert "it has not called ctx.pace() twice" in told
 
 

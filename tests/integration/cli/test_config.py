@@ -158,7 +158,7 @@ def test_check_reports_everything_that_is_wrong(
         ("gpus = '0-7'", "gpus: no GPU matches '4'\n"),
         ("gpus = 'banana'", "gpus: no GPU matches 'banana'\n"),
         ("[gpu.GPU-e]\nrearm = '1s'", "gpu.GPU-e.rearm: 'GPU-e' matches several GPUs"),
-        ("[gpu.1-0]\nrearm = '1s'", "gpu.1-0.rearm: '1-0' has '1-0', which ends before it begins"),
+        ("[gpu.1-0]\nrearm = '1s'", "gpu.1-0.rearm: the range '1-0' ends before it begins"),
         (
             "[gpu.0]\nthrottle.temp_normal_from = 80",
             "gpu.0.throttle.temp_normal_from: throttle.temp_normal_from is 80",

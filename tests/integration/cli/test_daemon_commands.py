@@ -221,7 +221,7 @@ def test_a_rejection_is_printed_to_standard_error(
         ),
         (["workloads", "try", "gemm", "--gpus", "all"], "--gpus: `sentinel workloads try` takes"),
         (["set", "--unset", "utl"], "--unset: there is no setting 'utl'"),
-        (["set", "--unset", "tcp"], "--unset: api.tcp is fixed while sentinel runs"),
+        (["set", "--unset", "tcp"], "--unset: api.tcp takes effect only at a start"),
         (["set", "--unset", "util", "util=9%"], "util.target is given twice"),
         (["reserve", "--count", "0"], "--count: '0' is not a whole number from 1 to 128"),
     ],

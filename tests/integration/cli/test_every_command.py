@@ -388,4 +388,4 @@ def test_every_list_of_gpus_may_have_ranges(name: str, cli: CommandLine) -> None
     }.get(name, [])
     ended = ["--", "true"] if name == "exec" else []
     error = cli(*name.split(), *words, "--gpus", "3-0", *ended, code=None).err
-    assert "'3-0', which ends before it begins" in error
+    assert "the range '3-0' ends before it begins" in error

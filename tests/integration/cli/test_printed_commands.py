@@ -85,9 +85,15 @@ SITUATIONS = [
     Situation(what="set", named=("set memory=50%",)),
     Situation(what="start --simulate 3", named=("stop --socket {}",)),
     Situation(what="set --save poll=2s", named=("restart",)),
+    Situation(
+        what="set poll=2s", named=("set --save {}=VALUE",), filled=(("poll=VALUE", "poll=2s"),)
+    ),
     Situation(what="reserve 0 --for 1m", named=("reserve --cancel {}",)),
     Situation(what="allocate", named=("allocate llm 40GiB",), codes=(1,)),  # it has 16 GiB
     Situation(what="session start mine --gpus 0 memory=50%", named=("session stop {}",)),
+    Situation(
+        what="session start mine --gpus 0 memory=50%", named=("resume {}",), daemon=("--paused",)
+    ),
     Situation(what=_burnin("--memory", "50%"), named=("stop",)),
     Situation(what=_burnin("--simulate", "3"), named=("stop",)),
     Situation(what=_resumed_with_other_memory, named=("stop",)),
@@ -126,6 +132,7 @@ ELSEWHERE = {
     "run": "names what has the options; integration/cli/test_every_command.py has the message",
     "pause {}": "answers words that are no command; unit/cli/test_main.py has the rows",
     "session stop": "of a help text",
+    "start --simulate 2": "needs a missing driver; integration/cli/test_set_and_session.py",
     "set --save {}": "of a client of another user; integration/api/test_access.py",
     "reserve --list": "needs a queue of many requests",
     "allocate --cancel {}": "the holder is the process that prints it",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from sentinel.config.sources import from_flags
+from sentinel.errors import ExitCode
 from sentinel.host.simulation import Registry
 from sentinel.protocol.commands import Given
+from sentinel.supervisor.daemonize import NotStartedError
 from tests.harness.command_line import CommandLine
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.given_settings import given
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import GPU, STATUS, Reply, StubDaemon, problem, stub_daemon
 
 UUID = str(GPU["uuid"])
@@ -135,11 +138,11 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         (
             "set",
             ["poll=2s"],
-            "poll is fixed while sentinel runs: stop it and start it with another",
+            "poll takes effect only at a start\nUse `sentinel set --save poll=VALUE`, then",
         ),
         ("set", ["util=50%", "util.target=20%"], "util.target is given twice"),
         ("set", ["util=50%", "--unset", "util"], "util.target is given twice"),
-        ("session start", ["train"], "give the GPUs of the session"),
+        ("session start", ["train"], "name the GPUs of the session: --gpus 0,1 or --gpus all"),
         ("session start", ["train", "--gpus", "0", "--poll", "1s"], "has no option --poll"),
         ("session start", ["train", "--gpus", "0", "--for", "soon"], "--for"),
         ("session start", ["train", "--gpus", "0", "memory="], "memory.target: a session needs a"),
@@ -161,7 +164,7 @@ def test_a_session_is_started_with_the_settings_of_single_gpus(
     settings = {"workload": "hold", "memory.target": "1GiB"}
     body = {"name": "train", "gpus": ["0"], "settings": settings}
     assert daemon.commands == [("POST /v1/sessions", {**body, "seconds": 3600})]
-    what = "session train has GPU 0, until it is ended: workload=hold memory.target=1GiB\n"
+    what = "session train has GPU 0: workload=hold memory.target=1GiB\n"
     assert captured.out == what
     assert captured.err == "To end it: sentinel session stop train\n"
     cli("session", "start", "train", "--gpus", "0", "workload=hold", "--memory", "1GiB")
@@ -254,17 +257,34 @@ def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host:
     assert host.run_unchecked("status").code == 3, "what it had started has ended"
     done = host.run_unchecked("session", "start", "--gpus", "1", *HOLD)
     assert done.code == 0, done.err
-    assert f"no daemon ran: started pid {host.pid}, which occupies only these GPUs" in done.err
+    assert f"started a daemon (pid {host.pid}) for these GPUs only" in done.err
     assert host.gpu(1).occupied
     assert (host.gpu(0).admin, host.gpu(0).stressor) == ("PAUSED", "STOPPED")
     (found,) = host.client.sessions()
-    assert done.out.startswith(
-        f"session {found.name} has GPU 1, until it is ended: memory.target=1GiB"
-    )
+    assert done.out.startswith(f"session {found.name} has GPU 1: memory.target=1GiB")
+    assert "paused" not in done.err
     again = host.run_unchecked("session", "start", "--gpus", "0", *HOLD)
-    assert (again.code, "no daemon ran" in again.err) == (0, False)
+    assert (again.code, "started a daemon" in again.err) == (0, False)
+    stays = "sentinel: warning: GPU 0 stays paused until `sentinel resume 0`\n"
+    assert stays in again.err
+    host.run("resume", "0")
+    eventually(lambda: host.gpu(0).occupied)
     host.run("session", "stop", "all")
     assert host.client.sessions() == ()
+
+
+def test_without_a_driver_a_session_advises_what_it_takes(
+    host: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        remedy = "sentinel: no GPU can be read\nWithout a GPU, simulate some: add --simulate 2"
+        raise NotStartedError("the daemon has exited:", remedy, ExitCode.NO_DRIVER)
+
+    monkeypatch.setattr("sentinel.cli.daemon.start.start_detached", fail)
+    monkeypatch.setattr("sentinel.cli.daemon.start.check_before_start", lambda *_, **__: None)
+    refused = host.run_unchecked("session", "start", "--gpus", "0")
+    assert refused.code == ExitCode.NO_DRIVER
+    assert refused.err.endswith("Without a GPU, simulate some: sentinel start --simulate 2\n")
 
 
 def test_options_of_other_packages_are_left_to_the_daemon(
@@ -302,3 +322,11 @@ def test_a_target_of_a_load_that_has_no_effect_is_named(
     daemon.replies["GET /v1/settings"] = Reply({"settings": [vars(value) for value in values]})
     text = "session train: util.target: no effect with the workload hold, which has no load"
     assert (text in cli(*typed).err) is warns
+
+
+def test_quiet_hours_that_cover_all_others_are_named(daemon: StubDaemon, cli: CommandLine) -> None:
+    given_hours = from_flags({"hours": "22:00-07:00", "quiet": "21:00-08:00"})
+    daemon.replies["GET /v1/settings"] = Reply({"settings": [vars(one) for one in given_hours]})
+    text = "--quiet: no GPU is ever occupied: these hours cover all others"
+    assert text in cli("set", "quiet=21:00-08:00").err
+    assert text not in cli("set", "rearm=5s").err

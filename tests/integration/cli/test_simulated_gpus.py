@@ -37,6 +37,22 @@ def test_commands_use_the_gpus_of_the_variable(folder: Path, cli: CommandLine) -
     assert any("simulated" in line["found"] for line in json.loads(doctor.out)["lines"])
 
 
+def test_a_gpu_that_the_environment_hides_is_refused_with_the_reason(
+    folder: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not folder.exists()
+    for value, why in [
+        ("0,1", "CUDA_VISIBLE_DEVICES=0,1 hides it"),
+        ("0-2", "CUDA_VISIBLE_DEVICES=0-2: CUDA reads '0-2' as 0; write numbers with commas"),
+    ]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        refused = cli("run", "--simulate", "3", "--gpus", "2", "--list", code=4)
+        assert refused.err.startswith(f"sentinel: --gpus: no GPU matches '2': {why}")
+        assert refused.err.count("CUDA_VISIBLE_DEVICES") == 1
+    refused = cli("run", "--simulate", "3", "--gpus", "7", "--list", code=4)
+    assert "CUDA_VISIBLE_DEVICES" not in refused.err
+
+
 def test_the_golden_checksums_are_those_of_the_variable(folder: Path, cli: CommandLine) -> None:
     assert Path(cli.json("workloads", "goldens", "list", "--json")["file"]).parent == folder
 

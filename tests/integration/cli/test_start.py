@@ -61,7 +61,7 @@ def test_a_daemon_that_is_started_paused_occupies_nothing_until_it_is_resumed(
     daemon: Daemon,
 ) -> None:
     done = daemon.run("start", *SIMULATE, *QUICK, "--paused")
-    assert "it has nothing to start: GPU 0: paused until sentinel resume" in done
+    assert "it starts no stressor: GPU 0: paused until sentinel resume" in done
     assert (daemon.gpu().rule, daemon.gpu().starts) == ("paused", 0)
     again = daemon.run_unchecked("start", *SIMULATE, "--paused")
     assert again.code != 0
@@ -77,7 +77,7 @@ def test_gpus_are_occupied_only_in_the_hours_which_set_keeps(daemon: Daemon) -> 
     now = datetime.now()  # noqa: DTZ005 - hours are in local time
     later, soon, before = (f"{now + timedelta(hours=hours):%H:%M}" for hours in (3, 2, -1))
     done = daemon.run("start", *SIMULATE, *QUICK, "--hours", f"{soon}-{later}")
-    assert f"it has nothing to start: GPU 0: occupied only {soon}-{later}, next at {soon} (" in done
+    assert f"it starts no stressor: GPU 0: occupied only {soon}-{later}, next at {soon} (" in done
     assert f"GPU 0: occupied only {soon}-{later}, next at {soon} (" in daemon.run("status")
     daemon.run("set", "--save", f"hours={before}-{soon}")
     daemon.wait_until_occupied(0)
@@ -141,7 +141,7 @@ def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
     daemon.run("set", "chunk=512MiB")
     began = daemon.client.status().daemon.since
     done = daemon.run("restart")
-    assert f"sentinel restarted: pid {pid}; it has nothing to start: GPU 0: reserved" in done
+    assert f"sentinel restarted: pid {pid}; it starts no stressor: GPU 0: reserved" in done
     status = daemon.client.status()
     assert (status.daemon.pid, status.daemon.since > began) == (pid, True)
     settings = {value.key: value.text for value in daemon.client.settings().settings}

@@ -37,7 +37,7 @@ def test_a_webhook_gets_a_free_gpu_and_the_end_of_the_daemon(daemon: Daemon) -> 
             job.wait_for_exit()
         eventually(lambda: received("gpu.idle"))
         for change in ({"notify.command": "/bin/true"}, {"notify.webhook": "http://127.0.0.1:1/"}):
-            with pytest.raises(ConfigError, match="is fixed while sentinel runs"):
+            with pytest.raises(ConfigError, match="takes effect only at a start"):
                 daemon.client.set(change)
         daemon.run("stop")
         assert received("sentinel.stopping")

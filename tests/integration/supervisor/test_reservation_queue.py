@@ -52,8 +52,8 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             assert told.startswith("sentinel: waiting for 1 GPU (request ")
             assert told.endswith(", place 3 in the queue)\n")
             user = pwd.getpwuid(os.getuid()).pw_name
-            reserved = f"reserved as {held.id} by {user} for maintenance"
-            assert small.stderr.readline() == f"  before it: GPU 0, 1: {reserved}\n"
+            reserved = f"are reserved by {user} ({held.id}: maintenance)"
+            assert small.stderr.readline() == f"  GPU 0-1 {reserved}\n"
             for place, pid in enumerate(first, 1):
                 before = small.stderr.readline()
                 assert before.startswith(f"  before it, at place {place}: ")

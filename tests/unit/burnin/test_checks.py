@@ -396,9 +396,12 @@ def inventory(*gpus: Counters, buses: tuple[str, ...] | None = BUSES) -> NodeEvi
     return NodeEvidence(gpus=gpus, pci_devices=buses)
 
 
-def took_part(*listed: Counters, selected: bool | None = False) -> ParticipationEvidence:
-    tested = {HEALTHY.uuid}
-    return ParticipationEvidence(listed=(HEALTHY, *listed), tested=tested, selected=selected)
+def took_part(
+    *listed: Counters, selected: bool | None = False, ignored: str | None = None
+) -> ParticipationEvidence:
+    return ParticipationEvidence(
+        listed=(HEALTHY, *listed), tested={HEALTHY.uuid}, selected=selected, ignored=ignored
+    )
 
 
 EIGHT = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in range(8))
@@ -555,6 +558,8 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.tested", took_part(UNUSED), WARN, 1),
     ("node.tested", took_part(GONE, UNUSED, selected=True), ABSENT, None),
     ("node.tested", took_part(GONE, UNUSED, selected=None), UNTESTED, None),
+    ("node.tested", took_part(GONE, UNUSED, selected=True, ignored="why"), WARN, 2),
+    ("node.tested", took_part(selected=True, ignored="why"), ABSENT, None),
 ]
 
 #: The evidence of a run is built by its own test: that of all takes a quarter of a second.

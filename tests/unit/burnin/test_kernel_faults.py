@@ -29,7 +29,7 @@ from sentinel.burnin.run_folder import read_object
 from sentinel.burnin.since_boot import describe_unacknowledged, faults_since_boot
 from sentinel.burnin.verdict import EXIT_CODES, verdict_summary
 from sentinel.burnin.xids import LogParser, XidEvent, parse
-from sentinel.cli.daemon.burnin import warn_of_earlier_faults
+from sentinel.cli.daemon.burnin import warn_at_start
 from sentinel.diagnostics.kernel_log import KernelRecord
 from sentinel.host.verified_store import (
     NAME,
@@ -640,11 +640,11 @@ def test_what_was_not_acknowledged_is_told_at_the_start_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ExampleRun().write(tmp_path / "run")
-    warn_of_earlier_faults(folder)
+    warn_at_start(folder)
     assert capsys.readouterr().err == ""
     counters = read_object(folder.counters)
     folder.write(folder.counters, {**counters, "unacknowledged": ["GPU 0: XID 79"]})
-    warn_of_earlier_faults(folder)
+    warn_at_start(folder)
     assert "warning: before this run, since the boot: GPU 0: XID 79" in capsys.readouterr().err
     found = check_of(judge_run(folder, Thresholds()), "node.kernel_faults")
     assert (found.status, found.value) == (Status.PASS, "none")

@@ -81,6 +81,19 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["help", "rum"], "there is no command 'rum'; did you mean run?"),
         (["start", "--gpus", "0", "1"], "--gpus takes one list; use: --gpus 0,1\n"),
         (["--gpus=0", "1", "2"], "--gpus takes one list; use: --gpus 0,1,2\n"),
+        (["burnin", "--gpus", "0", "1", "--strict"], "--gpus takes one list; use: --gpus 0,1\n"),
+        (["burnin", "2", "3"], "GPUs follow --gpus; use: sentinel burnin --gpus 2,3\n"),
+        (
+            ["start", "--hours", "Mon-Fri", "22:00-07:00", "--simulate", "2"],
+            "--hours takes one value; use: --hours 'Mon-Fri 22:00-07:00'\n",
+        ),
+        (
+            ["set", "hours=Mon-Fri", "22:00-07:00"],
+            (
+                "'22:00-07:00' is no setting; quote a value with spaces: "
+                "'hours=Mon-Fri 22:00-07:00'\n"
+            ),
+        ),
         (["kill", "3"], "there is no command 'kill'; use: sentinel pause 3\n"),
         (
             ["kill", "-9", "12345"],
@@ -122,6 +135,8 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
             ["start", "--quiet", "--simulate", "4"],
             "--quiet has no value; it is followed by HOURS,...\n",
         ),
+        (["exec", "--gpus", "0", "1", "--", "true"], "'1' stands before `--`: write --gpus 0,1\n"),
+        (["exec", "2", "3", "--", "true"], "'2 3' stands before `--`: write --gpus 2,3\n"),
         (["set", "--gpus", "0", "1", "util=30%"], "'1' is no setting; GPUs are one list, as in"),
         (["--memory", "4G"], "--memory: '4G' may be 4GB or 4GiB; write one of them"),
         (["--chunk", "1g"], "--chunk: '1g' may be 1GB or 1GiB; write one of them"),

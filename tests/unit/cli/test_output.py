@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from sentinel.cli.display import output
 from sentinel.cli.display.output import Table, cell_width, terminal_width, to_json
 from sentinel.client.requester import decode
+from sentinel.errors import ExitCode, NotRunningError, SentinelError
 from sentinel.protocol.history_types import PastUse, Usage
 
 HEADER = ("GPU", "NAME", "HOURS", "VERDICT")
@@ -193,3 +195,25 @@ def test_a_use_is_printed_as_the_api_returned_it() -> None:
     printed = to_json(use)
     assert printed.keys() == FROM_API.keys()
     assert datetime.fromisoformat(printed["from"]) == datetime(2026, 11, 23, 15, 27, 39, tzinfo=UTC)
+
+
+def test_without_a_terminal_an_error_that_stays_is_printed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, other = NotRunningError("no daemon runs"), NotRunningError("no answer")
+    results: list[SentinelError | list[str]] = [gone, gone, ["a row"], gone, other, other]
+
+    def show() -> list[str]:
+        if not results:
+            raise KeyboardInterrupt
+        result = results.pop(0)
+        if isinstance(result, SentinelError):
+            raise result
+        return result
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert output.repeat(show, 1.0) == ExitCode.INTERRUPTED
+    printed = capsys.readouterr()
+    assert printed.out == "a row\n\n"
+    lines = [line for line in printed.err.splitlines() if line.startswith("sentinel: ")]
+    assert lines == ["sentinel: no daemon runs"] * 2 + ["sentinel: no answer"]

@@ -51,7 +51,7 @@ def test_visible_gpus_are_those_of_this_process_that_the_daemon_has(
     cuda: list[tuple[str, ...] | None], seen: tuple[str, ...] | None, value: str, shown: set[str]
 ) -> None:
     cuda.append(seen)
-    count, left = restrict(_status(), value, 1, ())
+    count, left, _ = restrict(_status(), value, 1, ())
     assert (count, set(left)) == (1, shown)
 
 
@@ -66,7 +66,7 @@ def test_values_that_show_no_gpu_need_no_answer_of_cuda(
     cuda: list[tuple[str, ...] | None], value: str
 ) -> None:
     assert cuda == [], "a query would fail"
-    with pytest.raises(NoSuchGpuError, match="shows none of this daemon"):
+    with pytest.raises(NoSuchGpuError, match="shows no GPU of this daemon"):
         restrict(_status(), value, 1, ())
 
 
@@ -82,7 +82,7 @@ def test_cards_of_which_the_daemon_has_none_are_refused(
     cuda: list[tuple[str, ...] | None],
 ) -> None:
     cuda += [(OTHER,), (OTHER, A)]
-    with pytest.raises(NoSuchGpuError, match="shows none of this daemon"):
+    with pytest.raises(NoSuchGpuError, match="shows no GPU of this daemon"):
         restrict(_status(), "0", 1, ())
     with pytest.raises(NoSuchGpuError, match=r"GPU 0-1 requested, but .* shows GPU 0 of this"):
         restrict(_status(), "0,1", None, ("0", "1"))

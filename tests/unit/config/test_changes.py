@@ -156,9 +156,13 @@ def test_what_is_fixed_at_the_start_is_for_the_next_daemon_alone() -> None:
         ({"grace": "1s"}, (), ["SENTINEL_GRACE is set for the daemon, and overrides"]),
         ({"rearm": "1s"}, (), ["--rearm was given before; a daemon that is started with it"]),
         ({"rearm": "1s", "grace": None}, (), ["SENTINEL_GRACE is set", "--rearm was given"]),
-        ({"poll": "1s"}, (), ["poll is fixed while sentinel runs: what is saved of it counts"]),
-        ({"gpus": "0-1"}, (), ["gpus is fixed"]),
-        ({"gpus": "0-7"}, (), ["gpus is fixed", "gpus: no GPU matches '2' among the daemon's"]),
+        ({"poll": "1s"}, (), ["poll takes effect only at a start: use `sentinel restart`."]),
+        ({"gpus": "0-1"}, (), ["gpus takes effect only at a start"]),
+        (
+            {"gpus": "0-7"},
+            (),
+            ["gpus takes effect only at a start", "gpus: no GPU matches '2' among the daemon's"],
+        ),
         ({"power": "1W"}, ONE, []),
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sentinel.config.schedule import (
     Duty,
     first_after,
+    is_ever_open,
     is_over,
     parse_duty,
     parse_hours,
@@ -71,8 +72,28 @@ def test_hours_include_their_first_minute_and_exclude_their_last(
     ],
 )
 def test_malformed_hours_are_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="are not hours; write them as"):
+    with pytest.raises(ValueError, match="is not a time span; write 22:00"):
         parse_hours(text)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "only", "expected"),
+    [
+        ("22:00-07:00", "22:00-07:00", False),
+        ("21:00-08:00", "22:00-07:00", False),
+        ("00:00-24:00", None, False),
+        ("00:00-12:00, 12:00-24:00", None, False),
+        ("22:00-07:00", None, True),
+        ("22:00-06:59", "22:00-07:00", True),
+        ("Mon-Sat 00:00-24:00", "Sat 23:00-01:00", True),
+        ("Mon-Sun 00:00-24:00", "Sat 23:00-01:00", False),
+    ],
+)
+def test_quiet_hours_may_leave_no_time_of_the_week(
+    quiet: str, only: str | None, *, expected: bool
+) -> None:
+    hours = () if only is None else parse_hours(only)
+    assert is_ever_open(parse_hours(quiet), hours) is expected
 
 
 @given(st.integers(0, 2 * 7 * 24 * 60))

@@ -53,8 +53,9 @@ REJECTED: list[tuple[Callable[[str], object], str, list[str]]] = [
         ["0", "0%", "101%", "101", "-5%", "5 percent", ""],
     ),
     (parse_names, "has an empty name", ["", "0,", ",", "0,,1", " "]),
-    (parse_gpus, "has an empty name", ["", "0,", ",", "0,,1", " "]),
-    (parse_gpus, "'0,3-1' has '3-1', which ends before it begins, in it", ["0,3-1"]),
+    (parse_gpus, "has an empty name", ["0,", ",", "0,,1"]),
+    (parse_gpus, "no GPU is named", ["", " "]),
+    (parse_gpus, "the range '3-1' ends before it begins", ["0,3-1"]),
     (
         parse_count,
         "is not a whole number",

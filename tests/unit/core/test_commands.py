@@ -400,9 +400,9 @@ def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones(
         ({"memory__target": "lots"}, "a test: "),
         ({"rearm": "7s", "memory__target": "200%"}, "a test: "),
         ({"rearm": "7s", "nonesuch": "1"}, "there is no setting 'nonesuch'"),
-        ({"poll": "2s"}, "poll is fixed while sentinel runs"),
-        ({"metrics__address": "8766"}, "metrics.address is fixed while sentinel runs"),
-        ({"history__size": "1GiB"}, "history.size is fixed while sentinel runs"),
+        ({"poll": "2s"}, "poll takes effect only at a start"),
+        ({"metrics__address": "8766"}, "metrics.address takes effect only at a start"),
+        ({"history__size": "1GiB"}, "history.size takes effect only at a start"),
     ],
 )
 def test_settings_are_applied_completely_or_not_at_all(values: dict[str, str], text: str) -> None:

@@ -190,9 +190,9 @@ def view_of(world: World) -> GpuView:
     [
         ((), "importing torch and the workload"),
         ((CONTEXT,), "creating its context"),
-        ((CONTEXT, REHEARSING), "the workload rehearses on a part of the memory"),
+        ((CONTEXT, REHEARSING), "rehearsing on a part of the memory"),
         ((CONTEXT, TAKING), "taking its memory"),
-        ((CONTEXT, TAKEN), "the workload prepares and does its first work"),
+        ((CONTEXT, TAKEN), "preparing, and doing the first work"),
     ],
 )
 def test_a_start_that_takes_long_says_what_it_waits_for(
@@ -246,7 +246,7 @@ def test_the_failure_of_such_a_start_names_the_same_reason() -> None:
     world = stuck(CONTEXT, TAKEN, config=Config(start_timeout=20.0))
     world.run(times(world, "stressor.failed", 1))
     reason = str(world.events("stressor.failed")[0].fields["reason"])
-    assert reason.startswith("not ready within 20 s: the workload prepares")
+    assert reason.startswith("not ready within 20 s: preparing")
     assert "ctx.pace() twice" in reason
 
 

@@ -211,9 +211,9 @@ def test_a_number_of_named_gpus_waits_for_these_alone() -> None:
 @pytest.mark.parametrize(
     ("wish", "why"),
     [
-        ({"gpus": (0, 1), "count": 3}, "3 GPUs are requested, and 2 are named"),
-        ({"gpus": (0,), "count": 2}, "2 GPUs are requested, and 1 is named"),
-        ({"count": 5}, "5 GPUs are requested, and there are 4"),
+        ({"gpus": (0, 1), "count": 3}, "3 GPUs requested; 2 named"),
+        ({"gpus": (0,), "count": 2}, "2 GPUs requested; 1 named"),
+        ({"count": 5}, "5 GPUs requested; the daemon has 4"),
         ({}, "name GPUs, or their number"),
         ({"gpus": (0,), "count": -1}, "name GPUs, or their number"),
     ],

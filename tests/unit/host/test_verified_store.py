@@ -184,9 +184,9 @@ def test_an_index_means_a_present_gpu_and_the_rest_any(
     ("selector", "why"),
     [
         ("7", "no GPU matches '7'"),
-        ("", "'' has an empty name in it"),
+        ("", "no GPU is named; write a list"),
         ("1-2", "no GPU matches '2'"),
-        ("2-1", "'2-1' has '2-1', which ends before it begins"),
+        ("2-1", "the range '2-1' ends before it begins"),
         ("all", "no GPU matches 'all'"),
         ("GPU-", "no GPU matches 'GPU-'"),
         ("GPU-cccc", "no GPU matches"),
