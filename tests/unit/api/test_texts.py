@@ -19,7 +19,7 @@ from tests.harness.given_settings import given
 @pytest.mark.parametrize("needed", [Level.READ, Level.OPERATE, Level.ADMINISTER])
 def test_a_rejection_names_settings_that_take_the_needed_level(needed: Level) -> None:
     why = why_forbidden(Peer(via="unix", uid=1001), Level.NONE, needed)
-    for flag, key in (("access-users=", "access.users"), ("access-group=", "access.group")):
+    for flag, key in (("access-users", "access.users"), ("access-group", "access.group")):
         takes = True
         try:
             build_config(given({key: needed.name.lower()}))
