@@ -231,7 +231,7 @@ def path_part(value: object, what: str) -> str:
     if not text:
         raise ConfigError(f"{what}: it is empty")
     if "/" in text:
-        raise ConfigError(f"{what}: {describe(value)} has a slash, which no name or id has")
+        raise ConfigError(f"{what}: {describe(value)} has a slash, and nothing here is named so")
     return quote(text, safe="")
 
 

@@ -505,4 +505,5 @@ def test_every_route_of_the_gpu_management_system_has_a_row() -> None:
         if path.startswith("/api/gpu/")
     }
     mapped = {row.there.strip("`") for row in ROWS if row.there.startswith(("`GET", "`P"))}
+    mapped = {route for route in mapped if "/api/gpu/" in route}
     assert served == mapped

@@ -87,7 +87,7 @@ def test_the_status_is_parsed_and_unknown_fields_are_kept(
         ),
         (lambda c: c.resume(), "POST /v1/resume", {}),
         (lambda c: c.resume([1]), "POST /v1/resume", {"gpus": ["1"]}),
-        (lambda c: c.cancel_reservation("1a/b"), "DELETE /v1/reservations/1a%2Fb", None),
+        (lambda c: c.cancel_reservation("1a b"), "DELETE /v1/reservations/1a%20b", None),
     ],
 )
 def test_each_verb_sends_its_request(

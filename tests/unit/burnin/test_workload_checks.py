@@ -147,7 +147,7 @@ def test_a_remark_hides_nothing_worse(trial: TrialEvidence, result: TrialResult)
         (
             (*READY, status(2.0, longest=2.0), ended(), stopped()),
             "long_quantum",
-            "up to 2.0 s between",
+            "up to 2 s between",
             "Queue less",
         ),
         (

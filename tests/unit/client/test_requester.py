@@ -78,7 +78,7 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda client: client.start_burnin(fma), "plan: the function fma cannot be sent"),
     (lambda client: client.allocate("x", fma), "size: the function fma is not a size"),
     (lambda client: client.allocate("", "1GiB"), "id: it is empty"),
-    (lambda client: client.gpu("a/b"), "gpu: 'a/b' has a slash, which no name or id has"),
+    (lambda client: client.gpu("a/b"), "gpu: 'a/b' has a slash, and nothing here is named so"),
     (lambda client: client.cancel_reservation(fma), "id: the function fma is not text"),
     (lambda client: client.history(0, since=fma), "since: the function fma is not text"),
     (lambda client: client.trend(0, fma), "minutes: the function fma is not a number of minutes"),
