@@ -21,7 +21,7 @@ def config_schema() -> dict[str, Any]:
     single = _table_of_settings(setting for setting in SETTINGS if setting.scope is Scope.GPU)
     schema["properties"]["gpu"] = {
         "description": "Settings of single GPUs, by index or range of them, UUID, its unique"
-        " beginning, or PCI address.",
+        " prefix, or PCI address.",
         "type": "object",
         "additionalProperties": single,
     }

@@ -184,7 +184,7 @@ def format_scaled(value: float, unit: str, digits: int = 3) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in its largest fitting unit, two units above a minute."""
+    """Format a duration in its largest unit that fits, with smaller ones above a minute."""
     if round(seconds, 3) < 1:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute
@@ -193,7 +193,8 @@ def format_duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:  # noqa: PLR2004 - as the page has it
         days, hours = divmod(hours, 24)
-        return f"{days} d {hours} h" if hours else f"{days} d"
+        parts = (days, "d"), (hours, "h"), (minutes, "min")
+        return " ".join(f"{number} {unit}" for number, unit in parts if number)
     if hours:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"

@@ -45,7 +45,7 @@ Selectors = Annotated[
         min_length=1,
         max_length=128,
         description="GPUs by nvidia-smi's index or range of them such as 0-3, UUID or its unique"
-        " beginning, or PCI address; `all` selects all of them.",
+        " prefix, or PCI address; `all` selects all of them.",
     ),
 ]
 _Wait = Annotated[float, Field(ge=0, le=MAX_TIME_S, allow_inf_nan=False)]

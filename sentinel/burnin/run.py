@@ -207,7 +207,7 @@ def _selection(client: Client, request: RunRequest, before: CountersResult) -> d
     """Return whether GPUs of the node are left out, and what of the variable does so by mistake."""
     status, gpus = client.status(), client.settings().get("gpus")
     chosen = gpus is not None and set(gpus.text.split(",")) - {"all", ""}
-    named = bool(request.gpus) or bool(chosen)
+    named = bool({*request.gpus} - {"all"}) or bool(chosen)
     fewer = request.simulated is not None and len(status.gpus) < len(before.counters)
     return {
         "selected": named or fewer or status.daemon.visible_devices is not None,

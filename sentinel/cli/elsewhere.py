@@ -10,6 +10,12 @@ import click
 
 from sentinel.protocol.shipped_tables import shipped_table
 
+#: Commands that act on all GPUs, or a whole run, without further words.
+_ACTING = frozenset({"stop", "pause", "resume", "start", "restart", "burnin cancel"})
+#: Words that narrow no command, and those before the name of a GPU.
+_HARMLESS = frozenset({"now", "--now", "--all", "--force", "-f", "--yes", "-y", "--"})
+_BEFORE_GPUS = frozenset({"--gpus", "--gpu", "gpus", "gpu"})
+
 
 @functools.cache
 def _table(name: str) -> dict[str, Any]:
@@ -26,7 +32,7 @@ def commands_for(word: str, rest: Sequence[str], program: click.Group) -> list[s
         program: The program.
     """
     found = _table("commands").get(word, [])
-    if found == ["stop"] and rest and _are_gpus(rest[:1]):
+    if found == ["stop"] and _gpus_of(rest):
         found = ["pause"]  # of these GPUs: stop ends the daemon
     return [_with(command.split(), rest, program) for command in found]
 
@@ -41,10 +47,23 @@ def _with(command: list[str], rest: Sequence[str], program: click.Group) -> str:
     """Return the command line of a command with what it takes."""
     import shlex  # slow to import
 
-    named = [word for word in command if not word.isupper()]
-    if rest and _takes(named, rest, program):
-        command = [*named, *rest]
+    named, gpus = [word for word in command if not word.isupper()], _gpus_of(rest)
+    for words in (list(rest), gpus, ["--gpus", ",".join(gpus)]):
+        is_value = words[:1] and words[0].startswith("-") and named[-1].startswith("-")
+        if any(words) and not is_value and _takes(named, words, program):
+            return shlex.join(["sentinel", *named, *words])
+        if not gpus:
+            break
+    if " ".join(named) in _ACTING and not _HARMLESS.issuperset(rest):
+        command = [*named, "--help"]  # it would act on more than the words say
     return shlex.join(["sentinel", *command])
+
+
+def _gpus_of(words: Sequence[str]) -> list[str]:
+    """Return the GPUs that words name; empty if they have anything else."""
+    parts = [part for word in words for part in word.split("=", 1)]
+    named = [part for part in parts if part not in _HARMLESS | _BEFORE_GPUS]
+    return named if _are_gpus(named) and not any("%" in word for word in named) else []
 
 
 def _takes(command: Sequence[str], rest: Sequence[str], program: click.Group) -> bool:

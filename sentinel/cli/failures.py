@@ -324,8 +324,8 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         what += hint
     elif context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
         what += f"; it follows a command, as in `sentinel status {name}`"
-    elif context.info_name in {"set", "start", "restart", "reload"} and _is_setting(name):
-        what += f"; to change it: sentinel set {name.removeprefix('--')}=VALUE"
+    elif context.info_name in {"set", "start", "restart", "reload"} and (how := _change_of(name)):
+        what += f"; to change it: {how}"
     elif name == "--quiet" and "--silent" in shown:
         what += "; it is called --silent, since --quiet HOURS is a setting of the daemon"
     elif near:
@@ -359,7 +359,15 @@ def _commands_with(flag: str, command: click.Command, context: click.Context) ->
             yield from (f"{name} {below}" for below in _commands_with(flag, found, context))
 
 
-def _is_setting(flag: str) -> bool:
+def _change_of(flag: str) -> str | None:
+    """Return the commands that change the setting with this flag; None for another flag."""
     from sentinel.config.model import SETTINGS  # slow to import
+    from sentinel.config.setting import Scope
 
-    return any(setting.flag == flag for setting in SETTINGS)
+    setting = next((one for one in SETTINGS if one.flag == flag), None)
+    if setting is None:
+        return None
+    change = f"{flag.removeprefix('--')}=VALUE"
+    if setting.scope is Scope.START:
+        return f"sentinel set --save {change}, then sentinel restart"
+    return f"sentinel set {change}"

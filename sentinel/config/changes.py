@@ -124,7 +124,7 @@ def plan_change(
                 for key in texts
                 if key in given and key not in hidden
             ),
-            *(_NEXT.format(key=key) for key in fixed),
+            *(_NEXT.format(key=key) for key in fixed if key not in given or key in hidden),
             *_unknown_gpus(texts.get("gpus"), present.gpus),
         ),
     )

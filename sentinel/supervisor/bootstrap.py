@@ -40,7 +40,7 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
-from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
+from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus, visible_devices
 from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
@@ -184,7 +184,7 @@ def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProce
         state=str(serve.places.state),
         log=log_of(serve),
         journal=serve.journal,
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        visible_devices=visible_devices(),
         ignored_devices=ignored,
         managed="NOTIFY_SOCKET" in os.environ,
         began=time.time(),

@@ -275,13 +275,19 @@ def follow_probe(
         wait_for_files([*probe.files(), *signals.files()], left)
 
 
+def visible_devices() -> str | None:
+    """Return CUDA_VISIBLE_DEVICES of this process, with bytes that are no UTF-8 as escapes."""
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return value and value.encode("utf-8", "backslashreplace").decode()
+
+
 def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | None]:
     """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus.
 
     Returns:
         The GPUs, and what of that variable is ignored, if anything is.
     """
-    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    value = visible_devices()
     order = None
     if needs_cuda_order(value):
         wanted = os.environ.get("CUDA_DEVICE_ORDER")

@@ -50,8 +50,8 @@ RENEW_EVERY_S = 0.5
 #: newcomer has not asked for much memory yet.
 RENEW_SHORT_EVERY_S = 0.025
 
-#: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, a selftest
-#: three dozen, and one a second besides. More at once is a flood, which must not delay the others.
+#: Datagrams taken from one stressor in one tick. A stressor sends a handful in its life, that of a
+#: self-test three dozen, and one a second besides. More at once is a flood: others must not wait.
 MAX_MESSAGES_PER_TICK = 64
 
 _ENVIRONMENT = {

@@ -119,14 +119,14 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
     if evidence.selected is None:
         return untested("it is not recorded whether GPUs were selected")
     absent = [gpu for gpu in evidence.listed if gpu.uuid not in evidence.tested]
-    if evidence.selected and evidence.ignored and absent:
-        text = f"GPU {format_indices(gpu.index for gpu in absent)} not tested: {evidence.ignored}"
-        return by_limits(len(absent), {"warn": limits["warn"]}, text)
-    if evidence.selected:
+    if evidence.selected and not (evidence.ignored and absent):
         return not_applicable("GPUs were selected")
-    text = "; ".join(
-        f"GPU {gpu.index} has no verdict: {gpu.lost or 'it was not used'}" for gpu in absent
-    )
+    texts = [f"GPU {gpu.index} has no verdict: {gpu.lost or 'it was not used'}" for gpu in absent]
+    if evidence.selected:
+        texts = [f"GPU {gpu.index} has no verdict: {gpu.lost}" for gpu in absent if gpu.lost]
+        indices = format_indices(gpu.index for gpu in absent)
+        texts.append(f"GPU {indices} not tested: {evidence.ignored}")
+    text = "; ".join(texts)
     gone = sum(gpu.lost is not None and not gpu.unanswered for gpu in absent)
     lost = by_limits(gone, {"fail": limits["fail"]}, text)
     if lost.status is Status.FAIL:

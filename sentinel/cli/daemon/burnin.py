@@ -29,7 +29,7 @@ from sentinel.cli.daemon.burnin_record import record, start_recorder
 from sentinel.cli.daemon.known_faults import known_findings
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
-from sentinel.cli.display.output import color_option
+from sentinel.cli.display.output import color_option, printable
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import GroupedGroup
 from sentinel.cli.options.command_options import strict_option
@@ -371,7 +371,7 @@ def warn_at_start(folder: RunFolder) -> None:
     faults = begun.get("unacknowledged", ())
     earlier = [f"before this run, since the boot: {fault}" for fault in faults]
     for text in [*filter(None, [ignored]), *earlier]:
-        click.echo(f"sentinel: warning: {text}", err=True)
+        click.echo(f"sentinel: warning: {printable(text)}", err=True)
 
 
 for _command in (status, attach, cancel, record):

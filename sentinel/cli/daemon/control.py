@@ -351,7 +351,7 @@ def _paused(client: Client, got: SessionInfo) -> Iterator[str]:
         paused = [g.index for g in status.gpus if g.uuid in got.gpus and g.admin == "PAUSED"]
         if paused:
             indices = format_indices(paused, separator=",")
-            yield f"GPU {indices} stays paused until `sentinel resume {indices}`"
+            yield f"paused: GPU {indices}; `sentinel resume {indices}` ends that"
 
 
 @contextlib.contextmanager

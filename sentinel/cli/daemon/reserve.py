@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -367,7 +368,7 @@ def _check_list(gpus: tuple[str, ...], command: tuple[str, ...]) -> None:
         ConfigError: There are such.
     """
     words = command[: command.index("--")] if "--" in command else ()
-    if words and all(word[:1].isdigit() for word in words):
+    if words and all(re.fullmatch(r"[\d,-]+", word) for word in words):
         listed = ",".join(word.strip(",") for word in (*gpus, *words))
         raise ConfigError(f"{' '.join(words)!r} stands before `--`: write --gpus {listed}")
 

@@ -265,7 +265,7 @@ def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host:
     assert "paused" not in done.err
     again = host.run_unchecked("session", "start", "--gpus", "0", *HOLD)
     assert (again.code, "started a daemon" in again.err) == (0, False)
-    stays = "sentinel: warning: GPU 0 stays paused until `sentinel resume 0`\n"
+    stays = "sentinel: warning: paused: GPU 0; `sentinel resume 0` ends that\n"
     assert stays in again.err
     host.run("resume", "0")
     eventually(lambda: host.gpu(0).occupied)

@@ -558,7 +558,8 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.tested", took_part(UNUSED), WARN, 1),
     ("node.tested", took_part(GONE, UNUSED, selected=True), ABSENT, None),
     ("node.tested", took_part(GONE, UNUSED, selected=None), UNTESTED, None),
-    ("node.tested", took_part(GONE, UNUSED, selected=True, ignored="why"), WARN, 2),
+    ("node.tested", took_part(UNUSED, selected=True, ignored="why"), WARN, 1),
+    ("node.tested", took_part(GONE, UNUSED, selected=True, ignored="why"), FAIL, 1),
     ("node.tested", took_part(selected=True, ignored="why"), ABSENT, None),
 ]
 
