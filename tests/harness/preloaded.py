@@ -83,7 +83,8 @@ class SentSignal:
     sender: int
     receiver: int
     number: int
-    #: The receiver's ancestors, from its parent on; empty if it was gone already.
+    #: The receiver's ancestors, from its parent on, then the leader of its session with its own;
+    #: empty if it was gone already.
     ancestors: tuple[int, ...]
 
 

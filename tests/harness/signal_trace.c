@@ -1,5 +1,6 @@
 /* Appends each sent signal to the file that SIGNAL_TRACE names: the sender, the receiver, the number
- * of the signal, and the receiver's ancestors at that moment. A group is named by its leader. */
+ * of the signal, and the receiver's ancestors at that moment, then the leader of its session with
+ * its ancestors: a fork whose parent is gone is a child of init. A group is named by its leader. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int parent_of(int pid) {
+static int parent_of(int pid, int *session) {
     char path[64], text[1024], *end;
     int parent = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -22,8 +23,14 @@ static int parent_of(int pid) {
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
     end = strrchr(text, ')');
-    if (end) sscanf(end + 2, "%*c %d", &parent);
+    if (end) sscanf(end + 2, "%*c %d %*d %d", &parent, session);
     return parent;
+}
+static int add_ancestors(char *line, int length, int size, int pid) {
+    int session;
+    while ((pid = parent_of(pid, &session)) > 0 && length < size - 32)
+        length += snprintf(line + length, size - length, " %d", pid);
+    return length;
 }
 static void record(int receiver, int number) {
     int before = errno;
@@ -31,8 +38,13 @@ static void record(int receiver, int number) {
     const char *path = getenv("SIGNAL_TRACE");
     if (path && number) {
         int length = snprintf(line, sizeof line, "%d %d %d", getpid(), receiver, number);
-        for (int pid = receiver; (pid = parent_of(pid)) > 0 && length < 900;)
-            length += snprintf(line + length, sizeof line - length, " %d", pid);
+        int session = 0;
+        parent_of(receiver, &session);
+        length = add_ancestors(line, length, 500, receiver);
+        if (session > 0) {
+            length += snprintf(line + length, sizeof line - length, " %d", session);
+            length = add_ancestors(line, length, sizeof line, session);
+        }
         line[length++] = '\n';
         int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         if (file >= 0) { if (write(file, line, length)) {} close(file); }
