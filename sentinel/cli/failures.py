@@ -369,5 +369,5 @@ def _change_of(flag: str) -> str | None:
         return None
     change = f"{flag.removeprefix('--')}=VALUE"
     if setting.scope is Scope.START:
-        return f"sentinel set --save {change}, then sentinel restart"
+        return f"`sentinel set --save {change}`, then `sentinel restart`"
     return f"sentinel set {change}"
