@@ -297,7 +297,7 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
         ("--require pass --level long", 3, "not burned in: with the work of the level long"),
         ("--require pass --level soak", 3, "--require pass --level soak: GPU 0"),
         ("--require pass --max-age 4d", 0, ""),
-        ("--require warn --level standard --max-age 2d", 3, "PASS standard: it ended 72 h"),
+        ("--require warn --level standard --max-age 2d", 3, "PASS standard: it ended 3 d"),
         ("--level long", 2, "need --require"),
         ("--max-age 4d --npd", 2, "need --require"),
         ("--require pass --level quick", 2, "not one of screen, standard, long, soak"),

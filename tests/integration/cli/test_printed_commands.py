@@ -84,7 +84,7 @@ SITUATIONS = [
     Situation(what="pause 0", named=("resume",)),
     Situation(what="set", named=("set memory=50%",)),
     Situation(what="start --simulate 3", named=("stop --socket {}",)),
-    Situation(what="set --save poll=2s", named=("restart",)),
+    Situation(what="set --save access-users=operate", named=("restart",)),
     Situation(
         what="set poll=2s", named=("set --save {}=VALUE",), filled=(("poll=VALUE", "poll=2s"),)
     ),
