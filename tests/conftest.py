@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from sentinel.host.paths import SOCKET_VARIABLE, SOCKETS, places
 from sentinel.protocol.probe import ProbeSpec
+from sentinel.supervisor import child_process
 from tests.harness.fake_nvml import (
     COMPILER,
     NO_COMPILER,
@@ -37,7 +38,7 @@ from tests.harness.scheduling import (
     mixed,
     rotated,
 )
-from tests.harness.timing import TEST_TIMEOUT_S
+from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.harness.command_line import CommandLine
@@ -110,6 +111,14 @@ def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the records of daemons apart from those of the user, and of other workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _slow_exits() -> Iterator[None]:
+    """Wait longer for killed processes: on a busy machine, an exit may take over a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child_process, "_KILL_TIMEOUT_S", TIMEOUT_S)
         yield
 
 

@@ -26,6 +26,7 @@ from sentinel.host.log_file import KEPT_BYTES
 from sentinel.protocol.counters import CountersDone, DriverFailed, WorkloadInfo
 from sentinel.protocol.shared_memory import slots_of
 from sentinel.supervisor import child_process
+from sentinel.supervisor.child_process import Child
 from tests.harness.child_functions import run_script
 from tests.harness.timing import TIMEOUT_S
 
@@ -86,6 +87,35 @@ def test_the_process_is_ended_after_its_last_message() -> None:
     script = [*messages("ab"), CountersDone(), *messages("c")]
     assert run(results, *script) == OneShotResult(failure=None, stuck=False)
     assert results.calls == ["a", "b"]
+
+
+def test_a_process_that_outlives_its_kill_leaves_no_channel_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Child] = []
+
+    def survive(child: Child) -> None:
+        made.append(child)
+
+    monkeypatch.setattr(child_process, "_KILL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(Child, "kill", survive)
+    try:
+        done = run_one_shot(
+            run_script,
+            (CountersDone(),),
+            {},
+            kinds=(CountersDone,),
+            take=lambda _: True,
+            timeout_s=lambda _: TIMEOUT_S,
+        )
+        assert done == OneShotResult(failure=None, stuck=True)
+        assert [child.channel.fileno() for child in made] == [-1]
+    finally:
+        monkeypatch.undo()
+        for child in made:
+            child.kill()
+            child.process.join()
+            child.reap()
 
 
 @pytest.mark.parametrize(
