@@ -220,12 +220,15 @@ def _indices(uuids: Iterable[str], shown: Views) -> tuple[int, ...]:
     return tuple(indices[uuid] for uuid in uuids if uuid in indices)
 
 
+def moment(at: float | None) -> datetime | None:
+    """Convert a time of the monotonic clock into a date in UTC, the same in every response."""
+    return None if at is None else datetime.fromtimestamp(at + _wall_clock.offset_s(), UTC)
+
+
 def _date(at: float | None) -> datetime | None:
     """Convert a time of the monotonic clock into a date with its offset, to the second."""
-    if at is None:
-        return None
-    moment = datetime.fromtimestamp(at + _wall_clock.offset_s(), UTC).astimezone()
-    return moment.replace(microsecond=0)
+    found = moment(at)
+    return found and found.astimezone().replace(microsecond=0)
 
 
 def _short(uuid: str, uuids: list[str]) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.bodies import AllocationId, RequestModel
 from sentinel.api.history_recorder import HEALTH_ORDER
-from sentinel.api.serializers import budget
+from sentinel.api.serializers import budget, moment
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import MANAGEMENT_SYSTEM
 from sentinel.protocol.history_types import Direction, TemperatureTrend
@@ -320,7 +320,7 @@ def status(
             name: _number(settings, name) for name in MANAGEMENT_SYSTEM if name.startswith("temp")
         },
         throttling=throttling(view),
-        timestamp=_moment(view.read),
+        timestamp=moment(view.read),
     )
 
 
@@ -337,7 +337,7 @@ def metrics(view: GpuView) -> Metrics:
     """Describe the last reading of a GPU."""
     telemetry = view.telemetry
     return Metrics(
-        timestamp=_moment(view.read),
+        timestamp=moment(view.read),
         gpu_id=view.index,
         gpu_name=view.name,
         load_percent=_percent(view.utilization),
@@ -410,10 +410,3 @@ def _part(some: float | None, total: int) -> float | None:
 
 def _mb(size: int | None) -> float | None:
     return None if size is None else round(size / MB, 1)
-
-
-def _moment(at: float | None) -> datetime | None:
-    """Convert a time of the monotonic clock into a date."""
-    if at is None:
-        return None
-    return datetime.fromtimestamp(time.time() - (time.monotonic() - at), UTC)
