@@ -444,7 +444,7 @@ class ChildHandle(Generic[T]):
         deadline = time.monotonic() + _KILL_TIMEOUT_S
         while not self.all_gone() and (left_s := deadline - time.monotonic()) > 0:
             wait_for_files([child.pidfd for child in self._abandoned], left_s)
-        for child in self._abandoned:  # on a busy machine, one may just take longer to die
+        for child in self._abandoned:  # no longer read; a busy machine may only need longer
             child.channel.close()
         return not self._abandoned
 
