@@ -101,7 +101,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
         if not stat.S_ISREG(there.st_mode):
             raise _irregular(path)
         if writes:
-            _check_unshared(there, path)
+            _check_unshared(file, there, path)
             if flags & os.O_TRUNC:
                 os.ftruncate(file, 0)
     except OSError:
@@ -110,12 +110,17 @@ def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
     return file
 
 
-def _check_unshared(there: os.stat_result, path: Path) -> None:
-    """Raise OSError if another user than root could write the file."""
-    if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(path.parent):
-        raise OSError(errno.EPERM, f"it belongs to uid {there.st_uid}", str(path))
+def _check_unshared(file: int, there: os.stat_result, path: Path) -> None:
+    """Raise OSError if another user than root could write the open file."""
+    trusted = {0, os.getuid()}
+    if there.st_uid not in trusted:
+        if there.st_uid != _created_owner(path.parent):
+            raise OSError(errno.EPERM, f"it belongs to uid {there.st_uid}", str(path))
+        trusted.add(there.st_uid)
     if there.st_mode & stat.S_IWOTH:
         raise OSError(errno.EPERM, "all users may write it", str(path))
+    if (uid := _listed(file, trusted)) is not None:
+        raise OSError(errno.EPERM, f"its access control list lets uid {uid} write it", str(path))
 
 
 def read_regular(path: Path, limit: int, flags: int = 0) -> bytes:
@@ -271,19 +276,25 @@ def _irregular(path: Path) -> OSError:
 
 
 def why_untrusted(
-    folder: Path, mapped: tuple[int, int] | None = None, owners_of: Iterable[Path] = ()
+    folder: Path,
+    mapped: tuple[int, int] | None = None,
+    owners_of: Iterable[Path] = (),
+    *,
+    created: bool = False,
 ) -> str | None:
     """Say which user could replace a file in a folder by another, or None if only trusted ones can.
 
     Trusted are root, this user, the owners of the folders above its home, and the owner of ``/``,
     as which root appears in a user namespace. Each folder and link on the way must belong to one
     of them, and a folder that all users may write must be sticky. A group that may write is the
-    administrator's choice. What does not exist is not checked.
+    administrator's choice.
 
     Args:
         folder: An absolute path.
         mapped: A disk (``st_dev``), and to whom root's files there belong; trusted there, too.
         owners_of: Folders whose owners are trusted besides.
+        created: Whether to say, too, who could create a file in the folder, or the first part of
+            the path that does not exist. Otherwise what does not exist is not checked.
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents, *owners_of]
     trusted = {0, os.getuid(), *_owners(above)}
@@ -294,7 +305,7 @@ def why_untrusted(
         try:
             there = done.lstat()
         except FileNotFoundError:
-            return None
+            return _why_creatable(done.parent, trusted) if created else None
         except OSError as error:
             return f"{done} cannot be examined: {error.strerror}"
         if there.st_uid not in trusted and (there.st_dev, there.st_uid) != mapped:
@@ -311,7 +322,15 @@ def why_untrusted(
             done = Path("/") if target.is_absolute() else done.parent
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
-    return None
+    return _why_creatable(done, trusted) if created else None
+
+
+def _why_creatable(folder: Path, trusted: set[int]) -> str | None:
+    """Say which other user could create a file in a folder, which a sticky one allows, too."""
+    if (why := _why_listed(folder, trusted)) is not None:
+        return why
+    may_all = folder.lstat().st_mode & stat.S_IWOTH
+    return f"all users may create files in the folder {folder}" if may_all else None
 
 
 def _is_sticky(there: os.stat_result) -> bool:
@@ -321,8 +340,15 @@ def _is_sticky(there: os.stat_result) -> bool:
 
 def _why_listed(path: Path, trusted: set[int]) -> str | None:
     """Say which other user an access control list lets write a file or a folder, or None."""
+    uid = _listed(path, trusted)
+    return None if uid is None else f"the access control list of {path} lets uid {uid} write it"
+
+
+def _listed(file: Path | int, trusted: set[int]) -> int | None:
+    """Find another user that the access control list of a file or folder lets write it."""
     try:
-        data = os.getxattr(path, "system.posix_acl_access", follow_symlinks=False)
+        follow = isinstance(file, int)
+        data = os.getxattr(file, "system.posix_acl_access", follow_symlinks=follow)
     except OSError:  # it has none
         return None
     # After the version: the tag, the permissions and the user of each entry (posix_acl_xattr.h).
@@ -330,7 +356,7 @@ def _why_listed(path: Path, trusted: set[int]) -> str | None:
     mask = next((allowed for tag, allowed, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
     for tag, allowed, uid in entries:
         if tag == _ACL_USER and uid not in trusted and allowed & mask & _ACL_WRITE:
-            return f"the access control list of {path} lets uid {uid} write it"
+            return int(uid)
     return None
 
 

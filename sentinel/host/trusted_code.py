@@ -46,28 +46,22 @@ def _is_trusted(path: str) -> bool:
 
 
 def why_untrusted_code(folder: Path) -> str | None:
-    """Say which other user could change what is imported from a folder, or None.
+    """Say which other user could change or create what is imported from a folder, or None.
 
     Args:
-        folder: An absolute path.
+        folder: An absolute path, which need not exist.
     """
-    if (why := _why_untrusted(folder)) is not None:
-        return why
-    return f"all users may create files in the folder {folder}" if _may_all_write(folder) else None
+    return why_untrusted(folder, owners_of=map(Path, _TRUSTED), created=True)
 
 
 def _why_untrusted_file(file: Path) -> str | None:
     """Say which other user could change a file or create it, or None."""
     if (why := why_untrusted_code(file.parent)) is not None:
         return why
-    if (why := _why_untrusted(file)) is not None:
+    # Who owns the interpreter can change all that it runs.
+    if (why := why_untrusted(file, owners_of=map(Path, _TRUSTED))) is not None:
         return why.replace("the folder ", "")
     return f"all users may write {file}" if _may_all_write(file) else None
-
-
-def _why_untrusted(path: Path) -> str | None:
-    """Say which user could replace a file; who owns the interpreter can change all that it runs."""
-    return why_untrusted(path, owners_of=map(Path, _TRUSTED))
 
 
 def _may_all_write(path: Path) -> bool:
@@ -96,13 +90,19 @@ class _TrustedFinder:
 
 
 def _check_files(spec: ModuleSpec) -> None:
-    """Check the file of a module and its compiled one; an archive is checked as a folder."""
+    """Check the file of a module and its compiled one, or the archive that it is in as a folder."""
     source = spec.origin if spec.has_location else None
-    if source is None or _is_trusted(source) or not Path(source).is_file():
+    if source is None or _is_trusted(source):
         return
-    for file in filter(None, (source, spec.cached)):
-        if (why := _why_untrusted_file(Path(file).absolute())) is not None:
-            raise UntrustedCodeError(why, name=spec.name, path=file)
+    file = Path(source).absolute()
+    if file.is_file():
+        found = [_why_untrusted_file(file)]
+        if spec.cached:
+            found.append(_why_untrusted_file(Path(spec.cached).absolute()))
+    else:
+        found = [why_untrusted_code(place) for place in file.parents if place.is_file()]
+    for why in filter(None, found):
+        raise UntrustedCodeError(why, name=spec.name, path=source)
 
 
 def leave_out_untrusted() -> list[str]:
@@ -116,6 +116,8 @@ def leave_out_untrusted() -> list[str]:
     if _TrustedFinder not in sys.meta_path:
         sys.meta_path.insert(0, _TrustedFinder)
     found = dict(_untrusted_entries())
+    if sys.pycache_prefix in found:
+        sys.pycache_prefix = None
     _left_out.extend(f"{Path(entry).absolute()} is not searched: {found[entry]}" for entry in found)
     sys.path[:] = [entry for entry in sys.path if entry not in found]
     return list(_left_out)
@@ -136,8 +138,11 @@ def search_first(folder: str) -> None:
 
 
 def _untrusted_entries() -> Iterator[tuple[str, str]]:
-    """Yield each entry of ``sys.path`` whose code others could change, and why."""
-    for entry in sys.path:
+    """Yield each entry of ``sys.path`` whose code others could change, and why.
+
+    The folder of compiled modules, if there is one for all (PYTHONPYCACHEPREFIX), is one as well.
+    """
+    for entry in (*sys.path, *filter(None, [sys.pycache_prefix])):
         if _is_trusted(entry):
             continue
         folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
@@ -158,9 +163,10 @@ def check_search_path() -> None:
     for entry, why in _untrusted_entries() if os.getuid() == 0 else ():
         raise ConfigError(
             f"root starts no process that searches {Path(entry).absolute()} for modules: {why}",
-            "Take the folder out of PYTHONPATH (or of the .pth file or HOME that adds it), or give"
-            " it to root (chown, chmod go-w). A workload needs no search path: name it as"
-            " /FOLDER/module:attribute, and run it as its owner with --stressor-user.",
+            "Take the folder out of PYTHONPATH (or of PYTHONPYCACHEPREFIX, or the .pth file or HOME"
+            " that adds it), or give it to root (chown, chmod go-w, setfacl -b). A workload needs"
+            " no search path: name it as /FOLDER/module:attribute, and run it as its owner with"
+            " --stressor-user.",
         )
 
 

@@ -19,6 +19,7 @@ from sentinel.supervisor.child_process import Child
 from tests.harness.child_functions import fork_and_wait, send_modules, send_safe_path
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.isolation import STRANGER
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -104,3 +105,16 @@ def test_root_starts_no_interpreter_that_another_user_can_fill(
     assert f"searches {theirs} for modules: the folder {theirs} belongs to uid {STRANGER}" in text
     assert "Take the folder out of PYTHONPATH" in text
     assert ran.read_text().split() == [str(process.pid)], "only the command itself"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone refuses it")
+def test_root_starts_no_interpreter_whose_folder_another_user_could_create(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o1777)
+    command = [sys.executable, "-m", "sentinel", "run", "--simulate", "1", "--for", "1s"]
+    environment = simulated.environment(PYTHONPATH=str(shared / "missing"))
+    done = run_program(*command, env=environment, cwd=ROOT)
+    assert done.returncode == ExitCode.USAGE
+    assert f"all users may create files in the folder {shared}" in done.stderr

@@ -70,6 +70,21 @@ def test_what_is_written_is_no_file_that_all_users_may_write(tmp_path: Path) -> 
     assert not path.read_text()
 
 
+def test_what_is_written_is_no_file_that_an_access_list_lets_another_user_write(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "sentinel.log"
+    path.write_text("before")
+    allow(path, STRANGER, permissions=6)
+    why = f"its access control list lets uid {STRANGER} write it"
+    with pytest.raises(OSError, match=why):
+        open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert path.read_text() == "before"
+    allow(path, STRANGER, permissions=4)
+    os.close(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    assert not path.read_text()
+
+
 #: Modules that write without it, and why.
 ELSEWHERE = {
     "host/simulation.py": "simulated GPUs are shared by all of their users",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import stat
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -99,6 +100,25 @@ def test_an_archive_of_this_user_may_be_imported_from(folder: Path, tmp_path: Pa
     (tmp_path / "code.zip").chmod(0o666)
     del sys.modules["own"]
     assert "all users may" in why_refused(tmp_path / "code.zip", "own")
+
+
+@as_root
+@pytest.mark.parametrize("inner", ["", "inner"])
+def test_an_archive_of_another_user_is_imported_from_by_no_path(
+    folder: Path, tmp_path: Path, inner: str
+) -> None:
+    """Trusted code extends the path of its package by an archive."""
+    theirs = tmp_path / "theirs.zip"
+    with zipfile.ZipFile(theirs, "w") as archive:
+        archive.write(folder / "own.py", str(Path(inner, "stray.py")))
+    (folder / "package" / "__init__.py").write_text(f"__path__.append('{theirs / inner}')\n")
+    (folder / "caller.py").write_text("from package.stray import work\n")
+    assert load_workload(f"{folder}/caller:work").__name__ == "work"
+    for name in ("caller", "package", "package.stray"):
+        del sys.modules[name]
+    os.chown(theirs, OTHER, OTHER)
+    assert why_refused(folder, "caller").endswith(f"{theirs} belongs to uid {OTHER}")
+    assert "package.stray" not in sys.modules
 
 
 def test_torch_is_not_imported_from_a_folder_that_others_can_fill(
@@ -209,13 +229,74 @@ def test_folders_that_others_can_fill_are_not_searched(
     assert {*before} >= {*sys.path[1:]}
 
 
+@pytest.fixture(params=["missing", "missing/inner", "link", "lib/../missing"])
+def missing(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Provide a path that does not exist in a folder of this user's."""
+    shared = tmp_path / "shared"
+    (shared / "lib").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("shared/missing")
+    return (tmp_path if request.param == "link" else shared) / str(request.param)
+
+
+@pytest.mark.parametrize("permissions", ["mode", "list", "list of a sticky folder"])
+def test_a_folder_that_others_can_create_is_not_searched(
+    missing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permissions: str
+) -> None:
+    shared = tmp_path / "shared"
+    monkeypatch.setattr(sys, "path", [str(missing), *sys.path])
+    assert leave_out_untrusted() == []
+    if permissions == "mode":
+        shared.chmod(0o1777)
+    else:
+        allow(shared, OTHER, permissions=7)
+    if permissions == "list of a sticky folder":
+        shared.chmod(shared.stat().st_mode | stat.S_ISVTX)
+    (why,) = leave_out_untrusted()
+    assert why.startswith(f"{missing.absolute()} is not searched: ")
+    assert str(missing) not in sys.path
+    with pytest.raises(ConfigError, match=str(shared)):
+        as_root_searches([str(missing)], monkeypatch)
+
+
+def test_a_sticky_folder_that_an_access_list_lets_another_user_fill_is_not_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(folder, OTHER, permissions=7)
+    folder.chmod(folder.stat().st_mode | stat.S_ISVTX)
+    why = f"the access control list of {folder} lets uid {OTHER} write it"
+    assert why_refused(folder, "own") == why
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    assert leave_out_untrusted() == [f"{folder} is not searched: {why}"]
+
+
+def test_no_compiled_modules_are_taken_from_a_folder_that_others_can_fill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
+    assert leave_out_untrusted() == []
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ConfigError, match="PYTHONPYCACHEPREFIX"):
+        as_root_searches([], monkeypatch)
+    (why,) = leave_out_untrusted()
+    assert why.startswith(f"{tmp_path}/compiled is not searched: ")
+    assert sys.pycache_prefix is None
+
+
+def as_root_searches(first: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check what root's children would search."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*first, *sys.path])
+        patch.setattr(os, "getuid", lambda: 0)
+        check_search_path.__wrapped__()  # which is done once in a process
+
+
 def test_root_alone_refuses_such_a_search_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o1777)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    check = check_search_path.__wrapped__  # which is done once in a process
+    check = check_search_path.__wrapped__
     monkeypatch.setattr(os, "getuid", lambda: OTHER)
     check()
     monkeypatch.setattr(os, "getuid", lambda: 0)
