@@ -193,6 +193,31 @@ class Evidence:
     repeated: int
 
 
+def _divide(chunks: Sequence[Tensor]) -> tuple[int, int]:
+    """Compute into how many blocks a chunk is divided, and the words of each."""
+    parts = math.ceil(_MIN_BLOCKS / len(chunks))
+    return parts, chunks[0].numel() // 8 // parts // _GRAIN * _GRAIN
+
+
+def _stripes(blocks: int) -> list[range]:
+    """Divide so many blocks into stripes."""
+    count = min(_STRIPES, blocks)
+    return [range(blocks)[first::count] for first in range(count)]
+
+
+def needs_flush_buffer(chunks: Sequence[Tensor], cache: int, *, holds: bool) -> bool:
+    """Check whether chunks are too few to flush the cache; arguments as of MemoryCells."""
+    parts, size = _divide(chunks)
+    blocks = parts * len(chunks)
+    out_of_use = 2 + (len(_stripes(blocks)[0]) if holds else 0)
+    return (blocks - out_of_use) * size < math.ceil(_FLUSH * cache / 8)
+
+
+def new_flush_buffer(cache: int, device: torch.device) -> Tensor:
+    """Take memory that replaces all content of a cache of so many bytes."""
+    return torch.empty(math.ceil(_FLUSH * cache / 8), dtype=torch.int64, device=device)
+
+
 class MemoryCells:
     """The memory under test.
 
@@ -201,6 +226,7 @@ class MemoryCells:
         cache: The size of the device's L2 cache in bytes.
         longest: The maximum number of words of a piece.
         holds: Whether stripes are to be held, so that less memory is left to flush the cache.
+        flush_buffer: Extra memory to flush the cache; taken here if it is needed and not given.
 
     Attributes:
         blocks: The tested memory, as flat tensors of 64-bit words.
@@ -209,7 +235,7 @@ class MemoryCells:
         stripes: The blocks of each stripe. All blocks are in one, and no stripe has more than a
             quarter of them.
         held: The stripe that is held, or nothing.
-        flush_buffer: Extra memory to flush the cache, if the chunks are too few for that.
+        flush_buffer: That extra memory, if the chunks are too few.
         wait: Sleeps until all queued work is done; returns False if it may not have waited.
         wrong: Whether a comparison failed, by read, block and piece: bools on the device.
 
@@ -224,9 +250,9 @@ class MemoryCells:
         longest: int = _MAX_PIECE_WORDS,
         *,
         holds: bool = False,
+        flush_buffer: Tensor | None = None,
     ) -> None:
-        self._parts = math.ceil(_MIN_BLOCKS / len(chunks))
-        self.size = chunks[0].numel() // 8 // self._parts // _GRAIN * _GRAIN
+        self._parts, self.size = _divide(chunks)
         if not self.size:
             what = f"memtest: {len(chunks)} chunks of {chunks[0].numel()} bytes are too small"
             raise ConfigError(what, "Hold more memory, or take it in larger chunks.")
@@ -235,19 +261,16 @@ class MemoryCells:
             for chunk in chunks
             for part in range(self._parts)
         ]
-        count = min(_STRIPES, len(self.blocks))
-        self.stripes = [range(len(self.blocks))[first::count] for first in range(count)]
+        self.stripes = _stripes(len(self.blocks))
         self.held: Sequence[int] = ()
         most = min(longest, (self.size - 1) * 8 // _SCRATCH_BYTES // 2 * 2)
         self.pieces = math.ceil(self.size / most)
         self._longest = math.ceil(self.size / self.pieces / 2) * 2
         device = chunks[0].device
         self._flush_words = math.ceil(_FLUSH * cache / 8)
-        out_of_use = 2 + (len(self.stripes[0]) if holds else 0)
-        alone = (len(self.blocks) - out_of_use) * self.size < self._flush_words
-        self.flush_buffer = (
-            torch.empty(self._flush_words, dtype=torch.int64, device=device) if alone else None
-        )
+        self.flush_buffer = flush_buffer
+        if flush_buffer is None and needs_flush_buffer(chunks, cache, holds=holds):
+            self.flush_buffer = new_flush_buffer(cache, device)
         shape = (READS, len(self.blocks), self.pieces)
         self.wrong = torch.zeros(shape, dtype=torch.bool, device=device)
         self._again = torch.zeros(REPEATS, dtype=torch.bool, device=device)

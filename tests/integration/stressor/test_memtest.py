@@ -351,7 +351,7 @@ def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
             super().check(task, piece, read)
 
     cells = Interrupted(bench.ctx.chunks)
-    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda _, **__: cells)
+    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda *_, **__: cells)
     memtest(bench.ctx, patterns="aa")
     (finding,) = bench.findings()
     assert (finding.first, finding.bits[50]) == ((3, 11), 1)
@@ -570,7 +570,7 @@ def test_a_stop_discards_a_stripe_that_was_not_held_for_long_enough(
 ) -> None:
     clock.per_access = 0.0
     cells = StripedMemory(bench.ctx.chunks, clock)
-    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda _, **__: cells)
+    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda *_, **__: cells)
 
     def stop_late() -> None:
         if bench.ctx.ready and len(cells.log) > 300:

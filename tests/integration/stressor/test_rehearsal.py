@@ -88,7 +88,7 @@ def test_a_built_in_workload_holds_next_to_nothing_until_it_takes_its_memory(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workload", BUILT_IN)
+@pytest.mark.parametrize("workload", [*BUILT_IN, "tests.harness.small_memtest:memtest"])
 def test_it_grows_no_more_once_its_memory_is_taken(
     start: Callable[..., Child], workload: str
 ) -> None:
