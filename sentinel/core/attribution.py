@@ -281,22 +281,26 @@ def _resident(
 def foreign_memory(gpu_state: GpuState, reading: Reading) -> int:
     """Compute the used memory that is not the stressor's, in bytes.
 
-    Uses the memory that the driver reports for own processes, or else the memory that was used
-    before the stressor was started.
+    A running stressor has what the driver lists for it, or what it had when it was ready: the list
+    may be older than the reading of the memory. One that starts or ends takes or frees memory
+    between the two, so only what is known of the others counts then: what was used before the
+    stressor was started, or what they are listed with.
     """
     used = reading.memory.used if reading.memory is not None else 0
     if gpu_state.child is None:
         return used
-    if gpu_state.attribution.own_memory:
-        return max(0, used - gpu_state.attribution.own_memory)
-    baseline = gpu_state.launch.baseline
+    baseline, listed = gpu_state.launch.baseline, gpu_state.attribution.own_memory
     match gpu_state.stressor:
         case Running(expected=int(expected)):
-            return max(0, used - (expected - baseline))
+            return max(0, used - max(listed, expected - baseline))
+        case Running(ready=ready) if listed:
+            return max(0, used - max(listed, ready.held))
         case Running(ready=ready):
             return max(baseline, used - ready.held) if used > ready.held else baseline
         case _:
-            return min(used, baseline)
+            own = gpu_state.attribution.own
+            others = [p.memory or 0 for p in reading.processes or () if p not in own]
+            return min(used, max(baseline, sum(others)))
 
 
 def idle_memory(gpu_state: GpuState, config: Config) -> int:

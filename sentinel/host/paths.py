@@ -27,6 +27,12 @@ MAX_SOCKET_PATH_BYTES = 107
 _MAX_NAME = 40
 _SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/socket."
 ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
+#: The remedy for the folder of simulated GPUs.
+SIMULATE_ELSEWHERE = f"Set {SIMULATED} to a folder that you can write."
+#: The remedy for the folder of the state.
+STATE_ELSEWHERE = (
+    "Set HOME or XDG_STATE_HOME to a folder that you can write; root or a service, STATE_DIRECTORY."
+)
 
 
 #: The folder, in the shared one, of the state of daemons with a socket of their own.
@@ -50,6 +56,8 @@ class Places:
     named: bool = False
     #: Whether the user chose the log; its folder is not managed then.
     log_named: bool = False
+    #: Whether it is a daemon of simulated GPUs, whose folder has what is not named.
+    simulated: bool = False
 
     @property
     def shared(self) -> Path:
@@ -106,6 +114,7 @@ def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) 
         state=state,
         log=(logs or state) / "sentinel.log",
         named=bool(named),
+        simulated=simulated is not None,
     )
 
 
@@ -121,8 +130,8 @@ def prepare(where: Places) -> None:
         _check_trusted(where.socket.parent, ELSEWHERE)
         _check_writable(where.socket.parent, ELSEWHERE)
     else:
-        _prepare(where.socket.parent, ELSEWHERE)
-    other = "Set STATE_DIRECTORY to a folder that you can write."
+        _prepare(where.socket.parent, SIMULATE_ELSEWHERE if where.simulated else ELSEWHERE)
+    other = SIMULATE_ELSEWHERE if where.simulated else STATE_ELSEWHERE
     managed = (where.shared, where.state, *(() if where.log_named else (where.log.parent,)))
     for folder in dict.fromkeys(managed):
         _prepare(folder, other)

@@ -321,7 +321,8 @@ def why_untrusted(
             names = [*target.parts[target.is_absolute() :], *names]
             done = Path("/") if target.is_absolute() else done.parent
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
-            return f"all users may replace what is in the folder {done}"
+            change = "replace what is in the folder" if stat.S_ISDIR(there.st_mode) else "write"
+            return f"all users may {change} {done}"
     return _why_creatable(done, trusted) if created else None
 
 

@@ -26,8 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sentinel.errors import ConfigError
 from sentinel.host.device_order import INFORMATION, information
-from sentinel.host.paths import SIMULATED, check_own_simulation
+from sentinel.host.paths import SIMULATE_ELSEWHERE, SIMULATED, check_own_simulation
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
@@ -121,8 +122,18 @@ class Registry:
         Existing GPUs stay as they are, with their processes.
 
         Raises:
-            ConfigError: The folder belongs to another user.
+            ConfigError: The folder belongs to another user, or cannot be created.
         """
+        registry = cls(folder)
+        try:
+            registry._add(count, total)
+        except OSError as error:
+            what = f"the folder {folder} of simulated GPUs cannot be created: {error.strerror}"
+            raise ConfigError(what, SIMULATE_ELSEWHERE) from error
+        return registry
+
+    def _add(self, count: int, total: int) -> None:
+        folder = self.folder
         folder.mkdir(parents=True, exist_ok=True)
         check_own_simulation(folder)
         if not (folder / "namespace").exists():
@@ -143,7 +154,6 @@ class Registry:
             if not (place / "gpu.json").exists():
                 (place / INFORMATION).write_text(information(gpu.pci_bus_id, index))
                 _write(place / "gpu.json", {"gpu": vars(gpu)})
-        return cls(folder)
 
     def gpus(self) -> tuple[Gpu, ...]:
         """List all GPUs in index order; none if the folder is missing."""

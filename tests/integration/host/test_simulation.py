@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sentinel.errors import ConfigError
 from sentinel.host.simulation import DEFAULT_TOTAL, Registry, Timing, default_folder
 from sentinel.probe.driver import ReadError
 from sentinel.probe.simulated_driver import SimulatedDriver
@@ -515,3 +516,13 @@ def test_the_files_of_a_dead_process_are_removed(
     member.close()
     eventually(lambda: registry.work(gpu.uuid) == {})
     assert set(folder.iterdir()) - before == {folder / "allocation.lock"}
+
+
+@pytest.mark.parametrize("below", ["file/gpus", "file"])
+def test_a_folder_that_cannot_be_created_is_named_with_its_variable(
+    tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/{below} of simulated GPUs cannot") as caught:
+        Registry.create(tmp_path / below, 1)
+    assert caught.value.remedy == "Set SENTINEL_SIM_DIR to a folder that you can write."

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, own_places, places
+from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, own_places, places, prepare
 from sentinel.host.simulation import Registry
 
 HOME = {"HOME": "/home/ann"}
@@ -103,3 +103,20 @@ def test_simulated_gpus_of_another_user_are_refused(tmp_path: Path) -> None:
             use()
         assert refused.value.remedy == "Set SENTINEL_SIM_DIR to a folder of your own."
     assert not list(tmp_path.iterdir())
+
+
+def test_the_remedy_for_a_folder_that_cannot_be_created_names_what_chooses_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "inner"
+    run = {"XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    for environ, simulated, remedy in (
+        ({"HOME": str(below), **run}, None, "Set HOME or XDG_STATE_HOME to"),
+        ({"XDG_STATE_HOME": str(below), **run}, None, "Set HOME or XDG_STATE_HOME to"),
+        ({"XDG_RUNTIME_DIR": str(below)}, None, "Set SENTINEL_SOCKET to"),
+        ({}, below, "Set SENTINEL_SIM_DIR to"),
+    ):
+        with pytest.raises(ConfigError, match="cannot be") as refused:
+            prepare(places(environ, 1000, simulated))
+        assert refused.value.remedy.startswith(remedy)
