@@ -73,7 +73,7 @@ CLOSE = {"connection": "close"}
 #: Invalid fields that one error lists.
 _MAX_LISTED = 5
 #: The most characters of a wrong text that are repeated.
-_MAX_INPUT_LENGTH = 80
+MAX_INPUT_LENGTH = 80
 
 #: What is wrong with a value, by pydantic's type of the error; the rest has pydantic's own words.
 _WRONG = {
@@ -100,10 +100,6 @@ class RequestModel(BaseModel):
     """Base of request bodies; rejects unknown fields, so that a misspelt one is not ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class EmptyRequest(RequestModel):
-    """A body without fields."""
 
 
 class PauseRequest(RequestModel):
@@ -290,7 +286,7 @@ def install(app: FastAPI, other_formats: Formats) -> None:
 
 
 async def _respond(request: Request, error: Exception) -> Response:
-    code, detail = explain(error, _fields_of(request))
+    code, detail = explain(error, fields_of(request))
     status, headers = code.status, None
     if isinstance(error, HTTPException):
         status, headers = HTTPStatus(error.status_code), error.headers
@@ -315,7 +311,7 @@ def in_format(response: Response, path: str, formats: Formats) -> Response:
     return Response(body, response.status_code, headers, media_type="application/json")
 
 
-def _fields_of(request: Request) -> Iterable[str]:
+def fields_of(request: Request) -> Iterable[str]:
     """List the fields that the body of a request may have."""
     body = getattr(request.scope.get("route"), "body_field", None)
     kind = None if body is None else body.field_info.annotation
@@ -385,11 +381,11 @@ def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
     if context.get("min_length") == 1:
         return f"{where} is empty"
     given = error["input"]
-    if isinstance(given, str) and len(given) > _MAX_INPUT_LENGTH:
-        given = f"{given[:_MAX_INPUT_LENGTH]}..."  # in quotes
+    if isinstance(given, str) and len(given) > MAX_INPUT_LENGTH:
+        given = f"{given[:MAX_INPUT_LENGTH]}..."  # in quotes
     shown = json.dumps(given, ensure_ascii=False, default=repr)
-    if len(shown) > _MAX_INPUT_LENGTH and not isinstance(given, str):
-        shown = f"{shown[:_MAX_INPUT_LENGTH]}..."
+    if len(shown) > MAX_INPUT_LENGTH and not isinstance(given, str):
+        shown = f"{shown[:MAX_INPUT_LENGTH]}..."
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
         return f"{where}: {shown} is not allowed; use {FORMS[context['pattern']]}"
     said = _WRONG.get(kind)
