@@ -12,7 +12,8 @@ from typing import get_args, get_origin
 from fastapi import Request
 
 from sentinel.api.access import READING
-from sentinel.api.bodies import MAX_INPUT_LENGTH, ProblemError, fields_of
+from sentinel.api.bodies import ProblemError, fields_of
+from sentinel.config.invalid_fields import shorten
 from sentinel.protocol.codec import repeated_key
 from sentinel.protocol.problem import Code
 
@@ -34,16 +35,16 @@ async def check_declared(request: Request) -> None:
     strict = request.url.path.startswith("/v1/") or request.method not in READING
     for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
         if strict and name not in queries:
-            _reject(f"{_shorten(name)}: there is no such query", queries, fields_of(request))
+            _reject(f"{shorten(name)}: there is no such query", queries, fields_of(request))
         if times > 1 and name in queries and not _is_list(queries[name]):
             _reject(f"{name} is given {times} times", queries, fields_of(request))
     body = await request.body()
     if route.body_field is None and b"".join(body.split()) not in _EMPTY:
-        shown = _shorten(body.decode(errors="replace"))
+        shown = shorten(body.decode(errors="replace"))
         _reject(f"This request takes no body: {shown}", queries, ())
     twice = repeated_key(body)
     if twice is not None:
-        _reject(f"{_shorten(twice)} is twice in the body", queries, fields_of(request))
+        _reject(f"{shorten(twice)} is twice in the body", queries, fields_of(request))
 
 
 def _reject(what: str, queries: Iterable[str], fields: Iterable[str]) -> None:
@@ -58,7 +59,3 @@ def _reject(what: str, queries: Iterable[str], fields: Iterable[str]) -> None:
 def _is_list(annotation: object) -> bool:
     """Check whether a query may be repeated."""
     return list in {get_origin(kind) for kind in (annotation, *get_args(annotation))}
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_INPUT_LENGTH else f"{text[:MAX_INPUT_LENGTH]}..."
