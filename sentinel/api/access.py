@@ -27,7 +27,7 @@ from sentinel.protocol.commands import AccessPolicy, Caller, Level
 from sentinel.protocol.problem import Code
 
 #: Methods that change nothing.
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
 #: Requests for administrators: they concern all GPUs, or the daemon itself.
 _ADMINISTRATION = frozenset(
     {
@@ -74,7 +74,7 @@ def needed_level(method: str, path: str) -> Level:
 
     It refuses, for example, to end the reservation of another user.
     """
-    if method in _READING:
+    if method in READING:
         return Level.READ
     ends_session = method == "DELETE" and path.startswith(_SESSION)
     administers = ends_session or (method, path) in _ADMINISTRATION

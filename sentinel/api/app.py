@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Header, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from sentinel.api.access import needed_level
 from sentinel.api.context import ApiContext
 from sentinel.api.routes import compat, control, history, reservations, settings, status
 from sentinel.api.routes.compat_schemas import Monitoring
+from sentinel.api.undeclared import check_declared
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.problem import Problem
 from sentinel.protocol.rules import FAULT_STATES, GPU_STATES
@@ -154,7 +155,7 @@ def make_app(context: ApiContext | None = None) -> FastAPI:
     app.state.monitoring = Monitoring()
     bodies.install(app, {compat.PREFIX: compat.encode_error})
     for router in _ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(check_declared)])
     app.add_route("/openapi.json", _read_document, include_in_schema=False)
     return app
 

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from sentinel.config.sources import nearest
+from sentinel.config.invalid_fields import describe_fields
 from sentinel.errors import AccessDeniedError, ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.api_types import RepairOutcome
 from sentinel.protocol.problem import Code, Problem
@@ -70,28 +70,6 @@ PROBLEM_REFERENCE = "#/components/schemas/Problem"
 
 #: The header of a response before the end of the request, which ends the connection.
 CLOSE = {"connection": "close"}
-#: Invalid fields that one error lists.
-_MAX_LISTED = 5
-#: The most characters of a wrong text that are repeated.
-_MAX_INPUT_LENGTH = 80
-
-#: What is wrong with a value, by pydantic's type of the error; the rest has pydantic's own words.
-_WRONG = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "is not a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "is not an object"),
-    **dict.fromkeys(("enum", "literal_error"), "is not {expected}"),
-    "string_type": "is not text",
-    "list_type": "is not a list",
-    "greater_than": "is not above {gt:.15g}",
-    "greater_than_equal": "is below {ge:.15g}",
-    "less_than_equal": "is above {le:.15g}",
-    "string_too_short": "has fewer than {min_length} characters",
-    "string_too_long": "has more than {max_length} characters",
-    "too_short": "has fewer than {min_length} entries",
-    "too_long": "has more than {max_length} entries",
-}
 #: For paths with errors of another format: their beginning, and what encodes a detail as JSON.
 Formats = Mapping[str, Callable[[str], bytes]]
 
@@ -100,10 +78,6 @@ class RequestModel(BaseModel):
     """Base of request bodies; rejects unknown fields, so that a misspelt one is not ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class EmptyRequest(RequestModel):
-    """A body without fields."""
 
 
 class PauseRequest(RequestModel):
@@ -290,7 +264,7 @@ def install(app: FastAPI, other_formats: Formats) -> None:
 
 
 async def _respond(request: Request, error: Exception) -> Response:
-    code, detail = explain(error, _fields_of(request))
+    code, detail = explain(error, fields_of(request))
     status, headers = code.status, None
     if isinstance(error, HTTPException):
         status, headers = HTTPStatus(error.status_code), error.headers
@@ -315,7 +289,7 @@ def in_format(response: Response, path: str, formats: Formats) -> Response:
     return Response(body, response.status_code, headers, media_type="application/json")
 
 
-def _fields_of(request: Request) -> Iterable[str]:
+def fields_of(request: Request) -> Iterable[str]:
     """List the fields that the body of a request may have."""
     body = getattr(request.scope.get("route"), "body_field", None)
     kind = None if body is None else body.field_info.annotation
@@ -350,49 +324,10 @@ def explain(error: Exception, fields: Iterable[str] = ()) -> tuple[Code, str]:
         case ConfigError():
             return Code.INVALID, str(error)
         case RequestValidationError():
-            return Code.INVALID, _describe_fields(error.errors(), fields)
+            return Code.INVALID, describe_fields(error.errors(), fields, FORMS)
         case HTTPException(status_code=HTTPStatus.NOT_FOUND, detail=detail):
             return Code.NOT_FOUND, f"{detail}."
         case HTTPException(detail=detail):
             return Code.INVALID, f"{detail}."
         case _:
             return Code.INTERNAL, "The API process failed; its standard error has the reason."
-
-
-def _describe_fields(errors: Any, fields: Iterable[str]) -> str:
-    """Describe the invalid fields of a request, by the names that its client has sent."""
-    parts = [_describe_field(error, fields) for error in errors[:_MAX_LISTED]]
-    text = "; ".join(parts)
-    return text if text.endswith("?") else f"{text}."
-
-
-def _describe_field(error: Mapping[str, Any], fields: Iterable[str]) -> str:
-    """Describe what is wrong with one field, in words of JSON; ``fields`` are those there are."""
-    name, *keys = error["loc"][1:] or (error["loc"][0],)
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "json_invalid":
-        return f"the body is not JSON: {context['error']}"
-    where = f"{name}{''.join(f'[{key!r}]' for key in keys)}"
-    if kind == "extra_forbidden":
-        # A part of the name first: `id` is like `pid`, and stands for `allocation_id`.
-        longer = [field for field in fields if field.endswith(f"_{name}")]
-        near = (longer or nearest(str(name), fields)) if not keys else []
-        return f"{where}: there is no such field{f'; did you mean {near[0]}?' if near else ''}"
-    if kind == "missing":
-        return f"{where} is missing"
-    if kind == "value_error":
-        return f"{where}: {context['error']}"
-    if context.get("min_length") == 1:
-        return f"{where} is empty"
-    given = error["input"]
-    if isinstance(given, str) and len(given) > _MAX_INPUT_LENGTH:
-        given = f"{given[:_MAX_INPUT_LENGTH]}..."  # in quotes
-    shown = json.dumps(given, ensure_ascii=False, default=repr)
-    if len(shown) > _MAX_INPUT_LENGTH and not isinstance(given, str):
-        shown = f"{shown[:_MAX_INPUT_LENGTH]}..."
-    if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
-        return f"{where}: {shown} is not allowed; use {FORMS[context['pattern']]}"
-    said = _WRONG.get(kind)
-    if kind == "string_type" and name == "gpus" and isinstance(given, int):
-        said = f'is not text; write "{shown}"'
-    return f"{where}: {error['msg'] if said is None else f'{shown} {said.format(**context)}'}"

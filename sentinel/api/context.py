@@ -56,6 +56,7 @@ _SIGNAL = Caller(via="signal", level=Level.OWN)
 _COMMON = (
     Code.UNAUTHORIZED,
     Code.FORBIDDEN,
+    Code.INVALID,
     Code.TOO_LARGE,
     Code.INTERNAL,
     Code.UNAVAILABLE,

@@ -116,7 +116,7 @@ class DaemonSettings:
             try:
                 plan = await asyncio.to_thread(read_and_plan)  # the files may be on a slow disk
             except ConfigError as error:
-                raise renamed(error, names or {}) from error
+                raise renamed(error, changes, names or {}) from error
             if plan.texts is None:
                 reply = await self._configure(by, plan.given)
             else:

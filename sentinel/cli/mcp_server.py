@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+import io
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Annotated, Any
 
 import anyio
@@ -23,9 +27,11 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from sentinel.cli.display.output import to_json
 from sentinel.client import Client, Outcome
+from sentinel.config.invalid_fields import describe_fields
 from sentinel.config.specs import known_workloads, parse_workload
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol import __version__
+from sentinel.protocol.codec import repeated_key
 
 _MAX_WAIT_S = 45
 _MAX_DURATION_S = 7 * 86_400
@@ -67,7 +73,7 @@ def serve(client: Client) -> None:
     # What an agent misspells, or gives as another type, is refused, and never left out.
     ArgModelBase.model_config |= ConfigDict(extra="forbid", strict=True)
     # At INFO the library logs each call, which the agent logs itself.
-    server: MCPServer[Any] = MCPServer(
+    server = _Server(
         "sentinel", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     tools = _Tools(client)
@@ -91,17 +97,55 @@ def serve(client: Client) -> None:
     anyio.run(_serve, server)
 
 
+class _Server(MCPServer[Any]):
+    """A server that refuses arguments in the words of the API."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool; see the base class."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
+            wrong = list(_invalid_arguments(error.__cause__))
+            raise ToolError(describe_fields(wrong, schemas[name]["properties"], {})) from None
+
+
+def _invalid_arguments(error: ValidationError) -> Iterator[dict[str, Any]]:
+    """Yield the errors of arguments; a selector of a GPU, text or a number, has one for each."""
+    places = {one["loc"] for one in error.errors()}
+    for one in error.errors():
+        *where, last = one["loc"]
+        if (*where, "int") not in places:
+            yield {**one, "loc": ("arguments", *one["loc"])}
+        elif last == "int":
+            yield {**one, "loc": ("arguments", *where), "type": "selector_type"}
+
+
 async def _serve(server: MCPServer[Any]) -> None:
-    """Do what ``server.run("stdio")`` does, and answer the lines that this drops."""
+    """Do what ``server.run("stdio")`` does, and answer the lines that this drops or half reads."""
     low = server._lowlevel_server  # noqa: SLF001 - no other part of the library takes streams
-    async with stdio_server() as (lines, replies), anyio.create_task_group() as tasks:
+
+    async def read() -> AsyncIterator[str]:
+        text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
+        async for line in anyio.wrap_file(text):
+            key = repeated_key(line)
+            if key is None:
+                yield line
+            else:
+                wrong = f"{key} is twice in the message"
+                await replies.send(_error(INVALID_REQUEST, wrong, json.loads(line)))
+
+    given: Any = read()  # the library reads no more than the lines of its file
+    async with stdio_server(given) as (lines, replies), anyio.create_task_group() as tasks:
         sender, messages = anyio.create_memory_object_stream[SessionMessage | Exception]()
 
         async def pass_on() -> None:
             async with sender:
                 async for line in lines:
                     if isinstance(line, Exception):
-                        await replies.send(SessionMessage(_refusal(line)))
+                        await replies.send(_refusal(line))
                     else:
                         await sender.send(line)
 
@@ -110,17 +154,22 @@ async def _serve(server: MCPServer[Any]) -> None:
         tasks.cancel_scope.cancel()
 
 
-def _refusal(error: Exception) -> JSONRPCError:
+def _refusal(error: Exception) -> SessionMessage:
     """Build the answer to a line that is no message, with its id as far as that is known."""
     found = error.errors() if isinstance(error, ValidationError) else []
     if not found or found[0]["type"] == "json_invalid":
-        told = ErrorData(code=PARSE_ERROR, message="not JSON, or too deep")
-        return JSONRPCError(jsonrpc="2.0", id=None, error=told)
+        return _error(PARSE_ERROR, "not JSON, or too deep")
     # It lacks at least what only a response has.
-    whole: Any = next((one["input"] for one in found if one["type"] == "missing"), {})
-    told = ErrorData(code=INVALID_REQUEST, message="not a message of JSON-RPC 2.0")
-    id_ = whole.get("id")
-    return JSONRPCError(jsonrpc="2.0", id=id_ if type(id_) in {int, str} else None, error=told)
+    whole = next((one["input"] for one in found if one["type"] == "missing"), None)
+    return _error(INVALID_REQUEST, "not a message of JSON-RPC 2.0", whole)
+
+
+def _error(code: int, text: str, whole: Any = None) -> SessionMessage:
+    """Build an error about a line, which is ``whole`` as far as it is JSON."""
+    id_ = whole.get("id") if isinstance(whole, dict) else None
+    told = ErrorData(code=code, message=text)
+    known = id_ if type(id_) in {int, str} else None
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=known, error=told))
 
 
 def _abandoned_at_the_end(
@@ -196,26 +245,31 @@ class _Tools:
             Field(min_length=1, max_length=200, description="The purpose, shown to other users."),
         ],
         count: Annotated[
-            int | None, Field(ge=1, le=128, description="The number of GPUs; sentinel chooses.")
+            int | None,
+            Field(ge=1, le=128, description="The number, of all or of gpus, whichever are free."),
         ] = None,
-        gpus: Annotated[
-            _Selectors | None, Field(description=f"The GPUs, {_SELECTED_BY}, instead of a count.")
-        ] = None,
+        gpus: Annotated[_Selectors | None, Field(description=f"The GPUs, {_SELECTED_BY}.")] = None,
         wait_s: _Wait = 30.0,
     ) -> dict[str, Any]:
-        """Reserve GPUs, by count or by name.
+        """Reserve GPUs, by count, by name, or a count of those named.
 
+        If the server was started with CUDA_VISIBLE_DEVICES, only GPUs that it shows are reserved.
         Returns when the memory of all of them is free, with the id for cancel_reservation and the
         UUIDs for CUDA_VISIBLE_DEVICES. After an error nothing is reserved.
         """
         with _as_tool_errors():
-            if gpus is None and count is not None:
-                wanted: int | list[_Selector] = count
-            elif gpus is not None and count is None:
-                wanted = gpus
-            else:
-                raise ConfigError("set either count or gpus")
-            got = self._client.reserve(wanted, reason=reason, seconds=seconds, wait=wait_s)
+            named = tuple(map(str, gpus or ()))
+            if count is None and not named:
+                raise ConfigError("give the number of GPUs, or their names", "Set count or gpus.")
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            if visible is not None and not self._client.address.host:
+                from sentinel.cli.daemon.visible import restrict  # slow to import
+
+                count, named, _ = restrict(self._client.status(), visible, count, named)
+            wanted, among = (named, None) if count is None else (count, named or None)
+            got = self._client.reserve(
+                wanted, among=among, reason=reason, seconds=seconds, wait=wait_s
+            )
             return dict(to_json(got))
 
     def cancel_reservation(

@@ -200,7 +200,8 @@ def _parse(setting: Setting, given: Given) -> Any:
         if not is_outside and not ("%" in allowed and _PERCENT.fullmatch(text)):
             raise ConfigError(f"{given.source}: {error}") from error
         out = f"{given.source}: {given.text!r} is out of range"
-        raise ConfigError(out, allowed or f"Leave {setting.flag} out for the default") from error
+        name = given.source.rpartition(": ")[2].partition(" for GPU ")[0]
+        raise ConfigError(out, allowed or f"Leave {name} out for the default") from error
     if value is None or form.least is None or form.most is None:
         return value
     if not form.parse(form.least) <= value <= form.parse(form.most):

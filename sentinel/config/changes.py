@@ -23,6 +23,7 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 _FIXED = {setting.key for setting in SETTINGS if setting.scope is Scope.START}
 #: What may be a flag or a key in an error; what is quoted is what a client has sent.
 _NAME = re.compile(r"(?<!')--[a-z][a-z-]*|\b[a-z_]+(?:\.[a-z_]+)+")
+_LEFT_OUT = re.compile(r"Leave (\S+) out for the default")
 _HEAD = """\
 # Written by `sentinel set --save`. These settings override the configuration file; variables and
 # options of the daemon override them. To remove one: sentinel set --save --unset KEY
@@ -158,20 +159,24 @@ def _of_gpu(given: Iterable[Given], gpu: Gpu | None) -> dict[str, Given]:
     }
 
 
-def renamed(error: ConfigError, names: Mapping[str, str]) -> ConfigError:
+def renamed(error: ConfigError, changes: Iterable[str], names: Mapping[str, str]) -> ConfigError:
     """Return an error about settings with the names that a client uses, in place of flags.
 
     Args:
         error: The error.
+        changes: The keys that the client changes: one that it leaves out keeps its value.
         names: The client's names by key; the others are the keys.
     """
     known = {key: names.get(key, key) for key in _BY_KEY}
     known |= {setting.flag: known[setting.key] for setting in SETTINGS}
-    texts = (
+    what, remedy = (
         _NAME.sub(lambda match: known.get(match[0], match[0]), text)
         for text in (error.what, error.remedy)
     )
-    return ConfigError(*texts)
+    left_out = _LEFT_OUT.fullmatch(remedy)
+    if left_out is not None and left_out[1] in changes and not names:
+        remedy = f"Write {_BY_KEY[left_out[1]].flag.removeprefix('--')}= for the default"
+    return ConfigError(what, remedy)
 
 
 def check_keys(keys: Iterable[str], *, single: bool = False) -> None:

@@ -295,7 +295,7 @@ def _settings(
         form = settings[key].form
         kind = "a string or a list of strings" if form.many else "a string or a number"
         what = f"{source}: {value!r} is not {kind}"
-        report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
+        report(ConfigError(what, f"Write it as {form.metavar}"))
 
 
 def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> ConfigError:

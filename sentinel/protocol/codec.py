@@ -5,12 +5,14 @@ JSON instead of pickle: decoding never runs code that a sender chose.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import socket
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, datetime
 from enum import Enum
@@ -112,6 +114,21 @@ def from_json(kind: type[T], value: Any, where: str = "") -> T:
         return typing.cast("T", _reader(known, exact=False)(value))
     except DecodeError as error:
         raise DecodeError(error.expected, where + error.path) from None
+
+
+def repeated_key(text: str | bytes) -> str | None:
+    """Find a key that an object has twice in a JSON text; None without, or if it is not JSON.
+
+    Parsers take its last value, and ignore what an earlier one names.
+    """
+    found: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        found.extend(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(text, object_pairs_hook=check)
+    return found[0] if found else None
 
 
 def check_fields(row: Mapping[str, Any], kinds: Mapping[str, Any], where: str = "") -> None:

@@ -133,7 +133,7 @@ async def _be_an_agent(here: Daemon) -> None:
         async def refused(tool: str, **given: Any) -> str:
             done = await agent.call_tool(tool, given)
             assert done.is_error
-            return str(done.content)
+            return str(done.content[0].model_dump()["text"])
 
         tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
         sessions = ["sessions", "start_session", "stop_session"]
@@ -160,6 +160,9 @@ async def _be_an_agent(here: Daemon) -> None:
         again = {"gpus": ["0"], "seconds": 60, "reason": "again", "wait_s": 0}
         assert "an agent's run" in await refused("reserve", **again)
         await call("cancel_reservation", id=got["id"])
+        got = await call("reserve", gpus=["0", 1], count=1, seconds=600, reason="either")
+        assert got["count"] == 1
+        await call("cancel_reservation", id=got["id"])
         assert (await call("status"))["reservations"] == []
         await anyio.to_thread.run_sync(here.wait_until_occupied, 0, 1)
 
@@ -180,12 +183,47 @@ async def _be_an_agent(here: Daemon) -> None:
         assert held(here) == (True, False)
         await call("resume", gpus=[1])
         assert "no GPU matches '9'" in await refused("pause", gpus=[9])
-        assert "set either count or gpus" in await refused("reserve", seconds=60, reason="none")
-        assert "less than or equal to 45" in await refused("pause", wait_s=900)
-        assert "less than or equal to 604800" in await refused("pause", seconds=1e6)
-        assert "at least 1 item" in await refused(
-            "pause", gpus=[]
-        )  # an empty list would mean all GPUs
+        assert "give the number" in await refused("reserve", seconds=60, reason="none")
+        for given, why in (
+            ({"wait_s": 900}, "wait_s: 900 is above 45."),
+            ({"seconds": 1e6}, "seconds: 1000000.0 is above 604800."),
+            ({"seconds": True}, "seconds: true is not a number."),
+            ({"gpus": []}, "gpus is empty."),  # it would mean all GPUs
+            ({"gpus": "0"}, 'gpus: "0" is not a list.'),
+            ({"gpus": [0, None]}, "gpus[1]: null is neither text nor a whole number."),
+            ({"gpuz": [0]}, "gpuz: there is no such field; did you mean gpus?"),
+            ({"gpus": [], "wait_s": -1}, "gpus is empty; wait_s: -1 is below 0."),
+        ):
+            assert await refused("pause", **given) == why
+        assert await refused("reserve", count=0) == (
+            "seconds is missing; reason is missing; count: 0 is below 1."
+        )
+
+
+def test_an_agent_reserves_what_its_variable_shows(
+    here: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here.host.uuid(1))
+    anyio.run(_be_a_limited_agent, here)
+
+
+async def _be_a_limited_agent(here: Daemon) -> None:
+    import mcp
+    from mcp.client.stdio import StdioServerParameters
+
+    own = StdioServerParameters(
+        command=sys.executable, args=["-m", "sentinel", "mcp"], env=dict(os.environ)
+    )
+    async with mcp.Client(own, read_timeout_seconds=TIMEOUT_S) as agent:
+        wish = {"seconds": 60, "reason": "limited"}
+        for chosen in ({"gpus": [0]}, {"count": 2}, {"gpus": [0], "count": 1}):
+            got = await agent.call_tool("reserve", {**wish, **chosen})
+            assert got.is_error
+            assert "CUDA_VISIBLE_DEVICES" in str(got.content)
+        got = await agent.call_tool("reserve", {**wish, "count": 1})
+        assert not_none(got.structured_content)["gpus"] == [here.host.uuid(1)]
+        id_ = not_none(got.structured_content)["id"]
+        assert not (await agent.call_tool("cancel_reservation", {"id": id_})).is_error
 
 
 def test_a_request_of_an_agent_that_has_gone_leaves_the_queue(here: Daemon) -> None:
@@ -210,6 +248,9 @@ def test_a_request_of_an_agent_that_has_gone_leaves_the_queue(here: Daemon) -> N
 
 def test_each_line_of_an_agent_that_is_no_message_is_answered(here: Daemon) -> None:
     deep = '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": %s}'
+    twice = (
+        '{"jsonrpc": "2.0", "id": 4, "method": "x", "params": {"name": "pause", "arguments": %s}}'
+    )
     expected = {
         "{bad json": (None, -32700),
         deep % ("[" * 3000 + "]" * 3000): (None, -32700),
@@ -217,6 +258,8 @@ def test_each_line_of_an_agent_that_is_no_message_is_answered(here: Daemon) -> N
         '{"jsonrpc": "1.0", "id": "a", "method": "tools/list"}': ("a", -32600),
         '{"id": {}, "method": "tools/list"}': (None, -32600),
         "[]": (None, -32600),
+        twice % '{"gpus": [0], "gpus": null}': (4, -32600),
+        twice % '{"gpus": null}, "name": "resume"': (4, -32600),
         '{"jsonrpc": "2.0", "id": 2, "method": "ping"}': (2, None),
     }
     with here.start_command("mcp") as server:

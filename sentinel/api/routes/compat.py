@@ -151,7 +151,7 @@ def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
     return known
 
 
-_READ = _errors(Code.NO_SUCH_GPU, Code.INVALID)
+_READ = _errors(Code.NO_SUCH_GPU)
 
 
 @router.get("/status", responses=_READ)
@@ -219,7 +219,7 @@ async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryA
 
 @router.post(
     "/memory/allocate",
-    responses=_errors(Code.NO_SUCH_GPU, Code.INVALID, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
+    responses=_errors(Code.NO_SUCH_GPU, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
 )
 async def allocate(
     request: Request, context: ContextDep, by: By, body: compat_schemas.AllocateMemory
@@ -243,7 +243,7 @@ async def allocate(
     return Data(data=data)
 
 
-@router.post("/memory/deallocate", responses=_errors(Code.NOT_FOUND, Code.INVALID))
+@router.post("/memory/deallocate", responses=_errors(Code.NOT_FOUND))
 async def deallocate(
     context: ContextDep, by: By, body: compat_schemas.DeallocateMemory
 ) -> Data[MemoryDeallocated]:
@@ -326,7 +326,7 @@ router.add_api_route(
     "/config",
     change_config,
     methods=["PUT"],
-    responses=_errors(Code.INVALID, Code.CONFLICT),
+    responses=_errors(Code.CONFLICT),
     route_class_override=_ConfigRoute,
 )
 

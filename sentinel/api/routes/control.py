@@ -15,7 +15,6 @@ from sentinel.api import serializers
 from sentinel.api.bodies import (
     AcknowledgeRequest,
     BurninRequest,
-    EmptyRequest,
     PauseRequest,
     ProblemError,
     ResumeRequest,
@@ -48,19 +47,19 @@ from sentinel.units import format_count
 control = APIRouter(tags=["control"])
 burnin = APIRouter(prefix="/v1/burnin", tags=["burn-in"])
 
-_COMMAND = problems(Code.INVALID, Code.CONFLICT)
-_SELECT = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
-_SELECT_AND_WAIT = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+_COMMAND = problems(Code.CONFLICT)
+_SELECT = problems(Code.CONFLICT, Code.NO_SUCH_GPU)
+_SELECT_AND_WAIT = problems(Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 
 
 @control.post("/v1/stop", responses=_COMMAND)
-async def stop(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
+async def stop(context: ContextDep, by: By) -> Outcome:
     """Release all GPUs and end the daemon. The response is sent before that is done."""
     return await context.run_command(StopDaemon, by=by)
 
 
 @control.post("/v1/restart", responses=_COMMAND)
-async def restart(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
+async def restart(context: ContextDep, by: By) -> Outcome:
     """End the daemon, and start it again with its arguments and environment.
 
     The response is sent before that is done. Settings that clients changed and did not save end.
@@ -109,7 +108,7 @@ async def _pause(context: ApiContext, by: Caller, body: PauseRequest) -> Outcome
 # --- wrong results ----------------------------------------------------------------------------
 
 
-@control.post("/v1/acknowledge", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU))
+@control.post("/v1/acknowledge", responses=problems(Code.CONFLICT, Code.NO_SUCH_GPU))
 async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> Outcome:
     """Take the wrong results of repaired GPUs as known: they no longer count as a fault.
 
@@ -189,7 +188,7 @@ def _known(context: ApiContext) -> list[KnownGpu]:
 # --- the burn-in ------------------------------------------------------------------------------
 
 
-@burnin.post("", status_code=201, responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU))
+@burnin.post("", status_code=201, responses=problems(Code.CONFLICT, Code.NO_SUCH_GPU))
 async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> BurninStarted:
     """Take GPUs through a plan instead of their settings, which they have again afterwards.
 
@@ -219,7 +218,7 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
     return BurninStarted(burnin=serializers.burnin(run))
 
 
-@burnin.delete("", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@burnin.delete("", responses=problems(Code.NOT_FOUND))
 async def cancel_burnin(
     context: ContextDep,
     by: By,

@@ -43,7 +43,7 @@ SINCE_MAX_AGE_S = 3660 * 86_400.0
 #: So far ahead a client's clock may be: its present time is no time in the future.
 _CLOCKS_DIFFER_S = 60.0
 
-_SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
+_SELECT = problems(Code.NO_SUCH_GPU)
 _SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
 _GPU = "By index, UUID or its unique prefix, or PCI address."
 

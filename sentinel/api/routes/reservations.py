@@ -56,9 +56,7 @@ async def read_reservations(context: ContextDep) -> Reservations:
     )
 
 
-@reservations.put(
-    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
-)
+@reservations.put("/{id:path}", responses=problems(Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT))
 async def reserve(
     id_: Annotated[ReservationId, Path(alias="id")],
     request: Request,
@@ -78,7 +76,7 @@ async def reserve(
     return serializers.reservation(held, context.views)
 
 
-@reservations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@reservations.delete("/{id:path}", responses=problems(Code.NOT_FOUND))
 async def cancel_reservation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
@@ -177,7 +175,7 @@ def _check(body: ReservationRequest, by: Caller) -> None:
 # --- allocations ------------------------------------------------------------------------------
 
 
-@allocations.get("", responses=problems(Code.NO_SUCH_GPU, Code.INVALID))
+@allocations.get("", responses=problems(Code.NO_SUCH_GPU))
 async def read_allocations(
     context: ContextDep,
     gpu: Annotated[str | None, Query(max_length=256, description="Only this GPU.")] = None,
@@ -196,9 +194,7 @@ async def read_allocations(
     )
 
 
-@allocations.put(
-    "/{id:path}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
-)
+@allocations.put("/{id:path}", responses=problems(Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT))
 async def allocate(
     id_: Annotated[AllocationId, Path(alias="id")],
     request: Request,
@@ -220,7 +216,7 @@ async def allocate(
     return serializers.allocation(allocated, context.views)
 
 
-@allocations.delete("/{id:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@allocations.delete("/{id:path}", responses=problems(Code.NOT_FOUND))
 async def cancel_allocation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:

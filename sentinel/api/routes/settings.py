@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from sentinel.api import serializers
-from sentinel.api.bodies import EmptyRequest, ProblemError, SessionRequest, SettingsChange
+from sentinel.api.bodies import ProblemError, SessionRequest, SettingsChange
 from sentinel.api.context import THIS_PROCESS, By, ContextDep, end_stored, problems
 from sentinel.config.changes import check_keys, check_trusted
 from sentinel.config.specs import check_workload
@@ -20,8 +20,8 @@ settings = APIRouter(tags=["settings"])
 sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 ROUTERS = (settings, sessions)
 
-_CHANGE = problems(Code.INVALID, Code.CONFLICT)
-_CHANGE_SOME = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
+_CHANGE = problems(Code.CONFLICT)
+_CHANGE_SOME = problems(Code.CONFLICT, Code.NO_SUCH_GPU)
 
 
 @settings.get("/v1/settings", responses=problems())
@@ -44,7 +44,7 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
 
 
 @settings.post("/v1/reload", responses=_CHANGE)
-async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
+async def reload(context: ContextDep, by: By) -> Outcome:
     """Reread the settings, and apply all of them or, if one is invalid, none."""
     return Outcome(text=(await context.settings.change(by, {})).text)
 
@@ -58,9 +58,7 @@ async def read_sessions(context: ContextDep) -> Sessions:
     return Sessions(sessions=serializers.sessions(context.views))
 
 
-@sessions.post(
-    "", status_code=201, responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
-)
+@sessions.post("", status_code=201, responses=problems(Code.CONFLICT, Code.NO_SUCH_GPU))
 async def start_session(context: ContextDep, by: By, body: SessionRequest) -> SessionStarted:
     """Give GPUs settings of their own, for `seconds` or until the session is ended.
 
@@ -96,7 +94,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     return SessionStarted(session=serializers.session(started, context.views))
 
 
-@sessions.delete("/{name:path}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@sessions.delete("/{name:path}", responses=problems(Code.NOT_FOUND))
 async def end_session(name: Annotated[str, Path()], context: ContextDep, by: By) -> Outcome:
     """End a session: its GPUs have the daemon's settings again.
 

@@ -36,7 +36,7 @@ async def read_status(context: ContextDep) -> Status:
     return serializers.status(context.spec, context.views)
 
 
-@state.get("/v1/gpus/{selector}", responses=problems(Code.NO_SUCH_GPU, Code.INVALID))
+@state.get("/v1/gpus/{selector}", responses=problems(Code.NO_SUCH_GPU))
 async def read_gpu(selector: str, context: ContextDep) -> SingleGpu:
     """Read the state of one GPU, by index, UUID or its unique prefix, or PCI address."""
     view = context.views.one(selector)
@@ -100,7 +100,7 @@ class EventStreamResponse(StreamingResponse):
             self._event_buffer.subscribers -= Counter([self._user])
 
 
-@events.get("/v1/events", response_class=EventStreamResponse, responses=problems(Code.INVALID))
+@events.get("/v1/events", response_class=EventStreamResponse, responses=problems())
 async def follow(
     request: Request,
     context: ContextDep,
@@ -119,7 +119,7 @@ async def follow(
     return EventStreamResponse.of(request, buffer, buffer.follow(number, daemon))
 
 
-@events.get("/v1/watch", response_class=EventStreamResponse, responses=problems(Code.INVALID))
+@events.get("/v1/watch", response_class=EventStreamResponse, responses=problems())
 async def watch(
     request: Request,
     context: ContextDep,

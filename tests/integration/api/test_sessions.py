@@ -63,6 +63,7 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
         ({"gpus": ["7"]}, "no_such_gpu", "'7'"),
         ({"gpus": []}, "invalid", "gpus"),
         ({"gpus": [0]}, "invalid", 'gpus[0]: 0 is not text; write "0"'),
+        ({"gpus": [True]}, "invalid", "gpus[0]: true is not text."),
         (
             {"name": "bad name"},
             "invalid",

@@ -121,6 +121,17 @@ def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiSer
     [
         ({"powr": "200W"}, {}, "Did you mean power?"),
         ({"poll": "never"}, {}, "poll: 'never'"),
+        (
+            {"idle.memory": "0"},
+            {},
+            "idle.memory: '0' is out of range\nWrite idle-memory= for the default",
+        ),
+        ({"idle.memory": "0"}, {"save": True}, "\nWrite idle-memory= for the default"),
+        (
+            {"idle.memory": "0"},
+            {"gpus": ["0"]},
+            "GPU 0: '0' is out of range\nWrite idle-memory= for the default",
+        ),
         ({"util.target": "900%"}, {}, "900%"),
         ({"power": "much"}, {"gpus": ["0"]}, "power for GPU 0: 'much'"),
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),

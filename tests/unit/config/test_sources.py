@@ -121,9 +121,10 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ("rearm = 7", ["rearm: '7' has no unit", "write 7s, 7m or 7h"]),
         ("rearm = 0", ["rearm: '0' is out of range", "from 100ms to 7d"]),
         ("idle.wait = 5", ["idle.wait: '5' has no unit"]),
-        ("idle.memory = 0", ["'0' is out of range", "Leave --idle-memory out for the default"]),
+        ("idle.memory = 0", ["'0' is out of range", "Leave idle.memory out for the default"]),
+        ("[gpu.0]\nidle.memory = 0", ["'0' is out", "Leave gpu.0.idle.memory out for the default"]),
         ('power = "0W"', ["power: '0W' is out of range", "from 10W to 10kW"]),
-        ("rearm = true", ["rearm: True is not a string or a number"]),
+        ("rearm = true", ["rearm: True is not a string or a number", "Write it as TIME"]),
         ("rearm = ['5s']", ["rearm: ['5s'] is not a string or a number"]),
         ("gpus = [true]", ["gpus: [True] is not a string or a list of strings"]),
         ('gpus = "0,,1"', ["gpus: '0,,1' has an empty name"]),
@@ -154,6 +155,22 @@ def test_an_error_in_a_file_names_the_file_and_the_key(
         build_config(read_file(path))
     for word in (str(path), *words):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("--idle-memory", "--idle-memory"),
+        ("--idle-memory for GPU 1", "--idle-memory"),
+        ("SENTINEL_IDLE_MEMORY", "SENTINEL_IDLE_MEMORY"),
+        ("session a: idle.memory", "idle.memory"),
+    ],
+)
+def test_the_remedy_names_a_setting_as_its_source_does(source: str, name: str) -> None:
+    value = Given(key="idle.memory", text="0", source=source)
+    with pytest.raises(ConfigError) as caught:
+        build_config([value])
+    assert caught.value.remedy == f"Leave {name} out for the default"
 
 
 def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from sentinel.protocol.codec import (
     MessageStream,
     decode,
     encode,
+    repeated_key,
 )
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.probe import Inventory, ProbeMessage, Watch
@@ -282,3 +283,20 @@ def test_the_end_of_the_stream_follows_its_last_message(pair: Pair) -> None:
     assert theirs.ended
     with pytest.raises(ConnectionError):
         theirs.send(record(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"gpus": [], "gpus": null}', "gpus"),
+        ('{"gpus": 1, "gpu\\u0073": 1}', "gpus"),
+        ('[{"a": {"b": 1, "c": 2, "b": 1}}]', "b"),
+        ('{"a": {"b": 1}, "c": [{"b": 1}, {"b": 1}]}', None),
+        ('{"a": 1, "a": 2', None),
+        ("[" * 100_000, None),
+        (b"\xff\xfe", None),
+        (b"", None),
+    ],
+)
+def test_a_repeated_key_is_found_at_any_depth(text: str | bytes, key: str | None) -> None:
+    assert repeated_key(text) == key
