@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sentinel.config.build import build_config
 from sentinel.config.model import Config
 from sentinel.core import faults
+from sentinel.core.attribution import foreign_memory
 from sentinel.core.gpu_state import (
     Busy,
     Findings,
@@ -18,6 +19,7 @@ from sentinel.core.gpu_state import (
     HealthState,
     Idle,
     Running,
+    Starting,
     Stopped,
     Unknown,
 )
@@ -186,6 +188,28 @@ def test_only_foreign_memory_counts() -> None:
     gpu_state = world.gpu_state()
     assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
     assert level(gpu_state) is OPTIMAL
+
+
+def test_memory_that_a_stressor_takes_after_its_process_was_listed_is_not_foreign() -> None:
+    world = occupied(config=FULL)
+    gpu_state = world.gpu_state()
+    (own,) = gpu_state.attribution.own
+    early = replace(gpu_state.attribution, own_memory=GIB)
+    other = replace(own, pid=own.pid + 1, memory=20 * GIB)
+    held, baseline = 90 * GIB, gpu_state.launch.baseline
+    running = Running(
+        since=0.0,
+        ready=Ready(held=held, asked=held, chunks=1, refused=False),
+        last_progress=0.0,
+        expected=baseline + held,
+    )
+    for stressor in (Starting(since=0.0), running, replace(running, expected=None)):
+        state = replace(gpu_state, stressor=stressor, attribution=early)
+        seen = replace(reading(share=0.9), processes=(own,))
+        assert foreign_memory(state, seen) == baseline
+        beside = replace(reading(share=0.98), processes=(own, other))
+        more = 20 * GIB if isinstance(stressor, Starting) else 8 * GIB
+        assert foreign_memory(state, beside) == baseline + more
 
 
 @pytest.mark.parametrize(
