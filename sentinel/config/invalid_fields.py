@@ -43,6 +43,8 @@ def describe_fields(
         fields: The names of all fields.
         forms: What to say of the patterns of texts.
     """
+    if any(isinstance(error["input"], bytes) for error in errors):  # it was not parsed
+        return "the body needs a header that says that it is JSON: Content-Type: application/json."
     parts = [_describe_field(error, fields, forms) for error in errors[:_MAX_LISTED]]
     text = "; ".join(parts)
     return text if text.endswith("?") else f"{text}."
@@ -56,7 +58,8 @@ def shorten(text: str) -> str:
 def _describe_field(
     error: Mapping[str, Any], fields: Iterable[str], forms: Mapping[str, str]
 ) -> str:
-    name, *keys = error["loc"][1:] or (error["loc"][0],)
+    part, *place = error["loc"]
+    name, *keys = place[:1] if part == "query" else place or [part]  # a query has no list to see
     kind, context = error["type"], error.get("ctx", {})
     if kind == "json_invalid":
         return f"the body is not JSON: {context['error']}"

@@ -80,6 +80,7 @@ function replaceState(status) {
     return;
   }
   const present = new Set(status.gpus.map((gpu) => gpu.uuid));
+  settings.indices = new Map(status.gpus.map((gpu) => [gpu.uuid, gpu.index]));
   for (const [uuid, card] of cards) {
     if (!present.has(uuid)) {
       card.remove();

@@ -6,6 +6,8 @@ import { byId, rows, setText, show } from "./dom.js";
 /** The panel of the settings. */
 export class SettingsPanel {
   #values = [];
+  /** The index of each GPU, by its UUID. */
+  indices = new Map();
 
   constructor() {
     this.panel = byId("settings");
@@ -33,7 +35,7 @@ export class SettingsPanel {
     const shown = this.#values.filter(({ key, gpu, text, source }) => (this.all.checked || wanted || source !== "default") && `${key} ${gpu ?? ""} ${text} ${source}`.toLowerCase().includes(wanted));
     rows(byId("settings-table"), shown.map(({ key, gpu, text, source }) => [
       { text: key, name: "command" },
-      gpu ? `GPU ${gpu}` : "",
+      gpu ? `GPU ${this.indices.get(gpu) ?? gpu}` : "",
       { text: text === "" ? "not set" : text, name: "command" },
       { text: source, name: source === "default" ? "quiet" : "" },
     ]));

@@ -168,7 +168,7 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),
         ("history/events?limit=0", 422, "limit"),
-        ("history/events?kind=all", 422, "kind"),
+        ("history/events?kind=all", 422, 'kind: "all" is not '),
         ("history/usage?gpu=GPU-missing", 404, "GPU-missing"),
         ("history/hours?gpu=GPU-missing", 404, "GPU-missing"),
         ("history/hours?since=soon", 422, "since"),

@@ -153,3 +153,13 @@ def test_the_reason_names_what_is_allowed(
     api: ApiServer, name: str, query: str, body: bytes | None, why: str
 ) -> None:
     assert ask(api, name, query, body) == (422, why)
+
+
+def test_a_body_without_its_type_is_told_which_header_it_needs(api: ApiServer) -> None:
+    with closing(UnixConnection(api.path)) as connection:
+        connection.request("POST", "/v1/pause", b'{"gpus": ["0"]}')
+        response = connection.getresponse()
+        why = json.loads(response.read())["detail"]
+    assert response.status == 422
+    assert why.endswith("Content-Type: application/json.")
+    assert not api.commands

@@ -269,7 +269,13 @@ def test_the_settings_of_the_running_daemon_are_shown_with_their_source(
         assert ask(api, "PATCH", "/v1/settings", body).status == 200
         api.publish("sentinel.configured", changed=["memory.target"], by=None)
         page.wait_until(f"{shown}[0].cells[2].textContent === '40%'")
-    assert ask(api, "PATCH", "/v1/settings", b'{"settings": {"memory.target": null}}').status == 200
+        body = {"settings": {"memory.target": "30%"}, "gpus": ["1"]}
+        assert ask(api, "PATCH", "/v1/settings", body).status == 200
+        api.publish("sentinel.configured", changed=["memory.target"], by=None)
+        page.wait_until(f"[...{shown}].some((one) => one.cells[1].textContent === 'GPU 1')")
+    for rest in (b"", b', "gpus": ["1"]'):
+        reset = b'{"settings": {"memory.target": null}' + rest + b"}"
+        assert ask(api, "PATCH", "/v1/settings", reset).status == 200
 
 
 def test_the_title_and_the_header_begin_with_the_host(api: ApiServer, chrome: Browser) -> None:
