@@ -25,7 +25,7 @@ from sentinel.burnin.checks.recorded_run import (
     evidence_of_load,
     read_run,
 )
-from sentinel.burnin.checks.required_evidence import not_compared
+from sentinel.burnin.checks.required_evidence import not_compared, not_linked
 from sentinel.burnin.detection_power import detection_power
 from sentinel.burnin.former_runs import former_runs
 from sentinel.burnin.levels import LEVELS, find_plan
@@ -160,7 +160,8 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
             for check in judged[other.uuid]
         }
         everything = [*results[record.uuid], *own.gpus[record.uuid]]
-        gpus.append(judge_gpu(record, everything, run.plan, twins, thresholds))
+        alone = len(run.node) == 1
+        gpus.append(judge_gpu(record, everything, run.plan, twins, thresholds, alone=alone))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     host = run.host if run.selected is False else ()
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
@@ -253,7 +254,10 @@ def _reason(run: Judged, cut: str | None) -> str:
     if cut is not None:
         meaning = f"cut short: {cut}; {meaning}"
     if run.verdict is Verdict.PASS:
-        texts = [*filter(None, dict.fromkeys(not_compared(gpu.results) for gpu in run.gpus))]
+        texts = [
+            *filter(None, dict.fromkeys(not_compared(gpu.results) for gpu in run.gpus)),
+            *filter(None, {not_linked(gpu.results, gpu.record.model) for gpu in run.gpus}),
+        ]
         phases = (phase for gpu in run.gpus for phase in gpu.record.phases)
         undone = dict.fromkeys(one.phase.name for one in phases if one.work.given_up)
         texts += [f"phases not done: {', '.join(undone)}"] if undone else []

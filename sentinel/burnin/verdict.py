@@ -110,6 +110,8 @@ def judge_gpu(
     plan: Plan,
     twins: Collection[str] = (),
     thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
+    *,
+    alone: bool = False,
 ) -> GpuVerdict:
     """Judge a GPU by the results of its checks and by what it has done of the plan.
 
@@ -119,6 +121,7 @@ def judge_gpu(
         plan: The plan.
         twins: The checks that have judged another GPU of its model.
         thresholds: By which the results were judged.
+        alone: Whether NVML lists no other GPU.
     """
     short = _too_short(record, plan, results)
     found = {result.status for result in results if result.id != _COVERED or short is None}
@@ -136,6 +139,7 @@ def judge_gpu(
             name="" if before is None else before.name,
             ecc=None if before is None else before.ecc,
             twins=twins,
+            alone=alone,
         )
     if Status.FAIL in found:
         verdict = Verdict.FAIL

@@ -344,6 +344,7 @@ def _unjudged(gpu: GpuResult, node: NodeResult, judged: _Judged) -> Iterator[str
             name=gpu.model or "",
             ecc=gpu.before.ecc,
             twins=frozenset().union(*(judged[twin.uuid] for twin in twins)),
+            alone=len(node.gpus) == 1,  # or its own report says that it is not
         )
     )
     if any(_LACKING.evidence in text for text in missing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sentinel.burnin.checks.check import CheckResult, Status
@@ -63,6 +64,7 @@ def missing_evidence(
     name: str,
     ecc: bool | None,
     twins: Collection[str] = (),
+    alone: bool = False,
 ) -> Iterator[str]:
     """Yield what was not judged of a GPU, with the reason.
 
@@ -72,17 +74,18 @@ def missing_evidence(
         name: The model; empty if it is not known.
         ecc: Its ECC mode before the run; None if it is not known.
         twins: The checks that have judged another GPU of its model.
+        alone: Whether no other GPU is listed, to which it could be linked.
     """
     found = {result.id: result for result in results}
+    linked = bool(links_of(name)) and not alone
+    judged = partial(_is_judged, name=name, ecc=ecc, twins=twins, linked=linked)
     if _VIRTUAL.search(name):
         yield f"the whole GPU was not judged: {name} is a virtual GPU"
     for one in REQUIRED:
         if one.steady and not has_steady:
             continue
         unjudged = [
-            found[check]
-            for check in one.checks
-            if check in found and not _is_judged(found[check], one, name, ecc=ecc, twins=twins)
+            found[check] for check in one.checks if check in found and not judged(found[check], one)
         ]
         if unjudged and (not one.any_of or len(unjudged) == len(one.checks)):
             worst = unjudged[0]
@@ -90,8 +93,21 @@ def missing_evidence(
             yield f"{one.what} not judged: {worst.id}: {worst.unread or worst.evidence}{more}"
 
 
+def not_linked(results: Collection[CheckResult], name: str) -> str | None:
+    """Say that a model with NVLinks lists none, where it needs none; None if nothing."""
+    lost = next((one for one in results if one.id == "nvlink.lost"), None)
+    lacks = lost is not None and lost.status is Status.NOT_APPLICABLE and links_of(name)
+    return "NVLink not judged: none is listed" if lacks else None
+
+
 def _is_judged(
-    result: CheckResult, one: Required, name: str, *, ecc: bool | None, twins: Collection[str]
+    result: CheckResult,
+    one: Required,
+    *,
+    name: str,
+    ecc: bool | None,
+    twins: Collection[str],
+    linked: bool,
 ) -> bool:
     """Check whether a result is one, or nothing that there is was left out."""
     if result.status is Status.NOT_APPLICABLE:
@@ -99,7 +115,7 @@ def _is_judged(
             return False
         has_it = one.models and MODELS[one.models].search(name) and ecc is not False
         if result.id == "nvlink.lost":
-            has_it = bool(links_of(name))
+            has_it = linked
         of_twins = result.id in twins and result.id != "nvlink.inactive"
         return not has_it and not of_twins
     return result.status is not Status.NOT_TESTED and not result.unread

@@ -87,6 +87,19 @@ def test_a_pass_says_what_the_rates_were_not_compared_with(
     assert said in report_object(judged)["meaning"]
 
 
+@pytest.mark.parametrize(("gpus", "verdict"), [(1, Verdict.PASS), (2, Verdict.INCOMPLETE)])
+def test_a_gpu_that_is_the_only_one_needs_no_links_and_its_pass_says_that_it_has_none(
+    gpus: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    """The driver of a virtual machine with one GPU of a board with NVLinks supports none."""
+    node = RecordedNode(gpus=gpus, model=H100)
+    for row in (*node.before, *node.after):
+        row["nvlinks"] = None
+    judged = node.judge(tmp_path / "run")
+    assert judged.verdict is verdict, [gpu.reasons for gpu in judged.gpus]
+    assert "NVLink not judged: n" in report_object(judged)["meaning"]
+
+
 def test_a_slowdown_that_its_counter_lacks_has_both_figures(tmp_path: Path) -> None:
     row = next(row for row in ROWS if row.kind.name == "sw-thermal-unlike")
     bad = row.node().judge(tmp_path / "run").gpus[BAD]
