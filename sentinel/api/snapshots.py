@@ -92,7 +92,7 @@ class Views:
             ProblemError: There is no view yet.
         """
         if self._host is None:
-            raise ProblemError(Code.UNAVAILABLE, "The daemon has not published its state yet.")
+            raise ProblemError(Code.STARTING, "The daemon has not published its state yet.")
         return self._host
 
     @property

@@ -31,6 +31,7 @@ from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.client import Client, GpuStatus, ReservationInfo, Status, connect
+from sentinel.client.requester import ask_again
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
@@ -154,7 +155,7 @@ def _reserve(
     if visible is not None and not client.address.host:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        count, gpus, ignored = restrict(client.status(), visible, count, gpus)
+        count, gpus, ignored = restrict(ask_again(client.status), visible, count, gpus)
         if ignored is not None:
             click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +24,8 @@ GPUS = 3
 PRINT = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"')
 #: One that says that it runs, and lives until it is killed.
 JOB = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec sleep 600')
+
+RESERVE = ("reserve", "--count", "1", "--for", "1h", "--wait", "1h")
 
 
 @pytest.fixture
@@ -142,6 +145,18 @@ def test_a_request_waits_for_visible_gpus_only(
 
 
 # --- waits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", [("exec", "--count", "1", "--", "true"), RESERVE])
+def test_a_command_of_exec_does_not_wait_for_the_gpus_of_exec(
+    daemon: Daemon, inner: tuple[str, ...]
+) -> None:
+    command = ("--", sys.executable, "-m", "sentinel", *inner)
+    code, out, err = run(daemon, "exec", "--count", "2", *command)
+    assert (code, out) == (1, "")
+    assert re.search(r"^sentinel: GPU 0-1 are reserved by a parent of this process, PID \d+", err)
+    assert "run the program directly" in err
+    eventually(lambda: daemon.client.reservations() == ())
 
 
 @pytest.mark.parametrize("has_api", [True, False])
