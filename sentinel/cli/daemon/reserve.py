@@ -155,9 +155,12 @@ def _reserve(
     if visible is not None and not client.address.host:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        count, gpus, ignored = restrict(ask_again(client.status), visible, count, gpus)
+        status = ask_again(client.status)
+        count, gpus, ignored = restrict(status, visible, count, gpus)
         if ignored is not None:
             click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
+        if wait:
+            _check_own(status, count, gpus)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)
     on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
     try:
@@ -167,6 +170,23 @@ def _reserve(
             what = error.what.rstrip(".")
             error.what = f"gave up after {format_duration(wait)}: {what}. Wait longer: --wait 8h"
         raise
+
+
+def _check_own(status: Status, count: int, gpus: tuple[str, ...]) -> None:
+    """Refuse to wait for GPUs of the `exec` whose command this process is; it has the same PID.
+
+    The daemon itself refuses to wait for those of a parent.
+
+    Raises:
+        ConflictError: Fewer than ``count`` of these GPUs are not reserved by this process.
+    """
+    bound = [one for one in status.reservations if one.bound and one.holder.pid == os.getpid()]
+    own = {uuid for one in bound for uuid in one.gpus}
+    if len(set(gpus) - own) < count:
+        indices = format_indices(gpu.index for gpu in status.gpus if gpu.uuid in own)
+        what = f"GPU {indices} {'is' if len(own) == 1 else 'are'} reserved by this command's own"
+        remedy = "Run the program directly: CUDA_VISIBLE_DEVICES has these GPUs already."
+        raise ConflictError(f"{what} `exec` (PID {os.getpid()})", remedy)
 
 
 def _list_option(nouns: str) -> Callable[[_Function], _Function]:

@@ -25,6 +25,8 @@ PRINT = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"')
 #: One that says that it runs, and lives until it is killed.
 JOB = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec sleep 600')
 
+#: A shell as the parent of a command.
+SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
 RESERVE = ("reserve", "--count", "1", "--for", "1h", "--wait", "1h")
 
 
@@ -151,10 +153,16 @@ def test_a_request_waits_for_visible_gpus_only(
 def test_a_command_of_exec_does_not_wait_for_the_gpus_of_exec(
     daemon: Daemon, inner: tuple[str, ...]
 ) -> None:
-    command = ("--", sys.executable, "-m", "sentinel", *inner)
-    code, out, err = run(daemon, "exec", "--count", "2", *command)
+    words = (sys.executable, "-m", "sentinel", *inner)
+    code, out, err = run(daemon, "exec", "--count", "2", "--", *words)
     assert (code, out) == (1, "")
-    assert re.search(r"^sentinel: GPU 0-1 are reserved by a parent of this process, PID \d+", err)
+    own = (
+        r"^sentinel: GPU [0-2][-,][0-2] are reserved by this command's own `exec` \(PID \d+\)\nRun"
+    )
+    assert re.search(own, err), err
+    code, out, err = run(daemon, "exec", "--count", "1", "--", *SHELL, *words)
+    assert (code, out) == (1, "")
+    assert re.search(r"^sentinel: GPU [0-2] is reserved by a parent of this process, PID \d+", err)
     assert "run the program directly" in err
     eventually(lambda: daemon.client.reservations() == ())
 
