@@ -107,7 +107,8 @@ def _check_reservation(state: State, command: Reserve) -> None:
         wrong = "a GPU is named twice"
     elif command.count > choice:
         there = f"{choice} named" if command.gpus else f"the daemon has {choice}"
-        wrong = f"{format_count(command.count, 'GPU')} requested; {there}"
+        text = f"{format_count(command.count, 'GPU')} requested; {there}"
+        raise RefusedError(Refusal.NO_SUCH_GPU, text)
     elif len(command.reason) > _MAX_REASON_LENGTH or not command.reason.isprintable():
         wrong = f"a reason is one line of at most {_MAX_REASON_LENGTH} characters"
     elif command.bound and (by.pid is None or by.started is None):

@@ -209,19 +209,21 @@ def test_a_number_of_named_gpus_waits_for_these_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "why"),
+    ("wish", "kind", "why"),
     [
-        ({"gpus": (0, 1), "count": 3}, "3 GPUs requested; 2 named"),
-        ({"gpus": (0,), "count": 2}, "2 GPUs requested; 1 named"),
-        ({"count": 5}, "5 GPUs requested; the daemon has 4"),
-        ({}, "name GPUs, or their number"),
-        ({"gpus": (0,), "count": -1}, "name GPUs, or their number"),
+        ({"gpus": (0, 1), "count": 3}, Refusal.NO_SUCH_GPU, "3 GPUs requested; 2 named"),
+        ({"gpus": (0,), "count": 2}, Refusal.NO_SUCH_GPU, "2 GPUs requested; 1 named"),
+        ({"count": 5}, Refusal.NO_SUCH_GPU, "5 GPUs requested; the daemon has 4"),
+        ({}, Refusal.INVALID, "name GPUs, or their number"),
+        ({"gpus": (0,), "count": -1}, Refusal.INVALID, "name GPUs, or their number"),
     ],
 )
-def test_more_gpus_than_there_are_to_choose_from_never_wait(wish: dict[str, Any], why: str) -> None:
+def test_more_gpus_than_there_are_to_choose_from_never_wait(
+    wish: dict[str, Any], kind: Refusal, why: str
+) -> None:
     node = busy_node()
     refused = node.reserve("a", **wish)
-    assert (refused.refused, refused.text, node.waiting) == (Refusal.INVALID, why, [])
+    assert (refused.refused, refused.text, node.waiting) == (kind, why, [])
 
 
 def test_a_client_that_gives_up_is_told_what_it_waited_for() -> None:
