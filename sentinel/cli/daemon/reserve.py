@@ -168,7 +168,8 @@ def _reserve(
     except (ConflictError, TimedOutError) as error:
         if 0 < wait <= time.monotonic() - began:
             what = error.what.rstrip(".")
-            error.what = f"gave up after {format_duration(wait)}: {what}. Wait longer: --wait 8h"
+            error.what = f"gave up after {format_duration(wait)}: {what}"
+            error.remedy = "Wait longer: --wait 8h"
         raise
 
 

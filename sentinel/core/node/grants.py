@@ -85,7 +85,7 @@ def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
     check_gpus(state, command.gpus)
     check_seconds(command.seconds)
     _check_reservation(state, command)
-    gpus, why = choose(state, request, claims(state))
+    gpus, why = choose(state, request, claims(state), now)
     if not gpus and command.wait:
         return _enqueue(state, request, why)
     if not gpus:
@@ -286,7 +286,7 @@ def cancel(state: State, command: CancelGrant, seen: Observation) -> Accepted:
     found = _find(state, command)
     text = f"{_noun(found)} has ended"
     if command.gives_up and isinstance(found, Reservation) and not found.gpus:
-        text = why_waiting(state, found)
+        text = why_waiting(state, found, seen.now)
     return Accepted(_end(state, found, command.by, seen), text, found.gpus)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -213,8 +214,13 @@ def test_giving_up_is_said_with_how_to_wait_longer(daemon: Daemon) -> None:
         late = daemon.run_unchecked(command, "--gpus", "1", "--wait", "300ms", *words)
         assert time.monotonic() - began < TIMEOUT_S
         assert (late.code, late.out) == (1, "")
-        last = late.err.splitlines()[-1]
-        assert last.startswith("sentinel: gave up after 300 ms: GPU 1 is reserved: maintenance")
-        assert last.endswith(". Wait longer: --wait 8h")
+        why, remedy = late.err.splitlines()[-2:]
+        assert re.match(
+            r"sentinel: gave up after 300 ms: GPU 1 is reserved by \w+ for .* more: maintenance",
+            why,
+        )
+        assert remedy == "Wait longer: --wait 8h"
         late = daemon.run_unchecked(command, "--gpus", "1", "--wait", "0", *words)
         assert (late.code, "gave up" in late.err) == (1, False)
+    late = daemon.run_unchecked(*RESERVE[:-1], "300ms", "--json")
+    assert json.loads(late.out)["remedy"] == "Wait longer: --wait 8h"
