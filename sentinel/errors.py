@@ -191,7 +191,7 @@ class ServiceError(SentinelError):
 
 
 class ConnectionLostError(ServiceError):
-    """The daemon closed the connection within its response; its API process may have ended."""
+    """The daemon's API process has ended within its response, or its successor has no state yet."""
 
 
 class WireError(SentinelError):

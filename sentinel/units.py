@@ -102,7 +102,9 @@ def parse_duration(text: str) -> float:
     seconds = sum(amount or 0.0 for amount in amounts) if whole else 0.0
     if seconds <= 0:
         if parse_quantity(compact, {"": 1}):
-            message = f"{text!r} has no unit; write {compact}s, {compact}m or {compact}h"
+            message = (
+                f"{text!r} has no unit; write {compact}s, {compact}m, {compact}h or {compact}d"
+            )
             raise ValueError(message)
         if (parts and whole) or parse_quantity(compact, {"": 1}) == 0:
             message = f"{text!r} is out of range; write a duration above 0, such as 10s"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, describe, send
-from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
+from sentinel.errors import ConfigError, ConnectionLostError, ServiceError, TimedOutError
 from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol import SCHEMA_VERSION
 from sentinel.units import MAX_TIME_S
@@ -106,18 +107,45 @@ class Verbs:
         Raises:
             SentinelError: As for every verb.
         """
-        deadline, left, retries = time.monotonic() + number_of(wait, "wait"), wait, 0
-        while True:
-            began = time.monotonic()
+        deadline, left = time.monotonic() + number_of(wait, "wait"), wait
+
+        def ask() -> T:
+            nonlocal left
             limit = {"wait_s": None if left > MAX_TIME_S else left}
             try:
                 return decode(kind, self.request("PUT", path, {**body, **limit}, wait=left))
-            except ConnectionLostError:
-                retries = 1 if time.monotonic() - began > _LASTING_S else retries + 1
-                if retries > _MAX_RETRIES:
-                    raise
-                time.sleep(_RETRY_PAUSE_S)
+            finally:
                 left = max(0.0, deadline - time.monotonic())
+
+        return ask_again(ask, deadline)
+
+
+def ask_again(ask: Callable[[], T], deadline: float = math.inf) -> T:
+    """Call what sends an idempotent request, again while the daemon's API process is replaced.
+
+    The next process may start after a pause, in which no request is answered: after a lost
+    connection, a late response before ``deadline`` is that of the request that precedes a wait.
+
+    Args:
+        ask: Sends the request.
+        deadline: When the wait of the request ends, of the monotonic clock.
+
+    Raises:
+        SentinelError: As for every verb.
+    """
+    retries = 0
+    while True:
+        began = time.monotonic()
+        try:
+            return ask()
+        except (ConnectionLostError, TimedOutError) as error:
+            late = isinstance(error, TimedOutError)
+            if late and (not retries or time.monotonic() >= deadline):
+                raise
+            retries = 1 if time.monotonic() - began > _LASTING_S else retries + 1
+            if retries > _MAX_RETRIES:
+                raise
+        time.sleep(_RETRY_PAUSE_S)
 
 
 class Requester(Verbs):

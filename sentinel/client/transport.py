@@ -58,6 +58,7 @@ _CONNECT_TIMEOUT_S = 2.0
 #: The errors by the code of a problem; all others are a ServiceError.
 _ERRORS: dict[str, type[SentinelError]] = {
     "unauthorized": AccessDeniedError,
+    "starting": ConnectionLostError,
     **{
         kind.code: kind
         for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)

@@ -17,6 +17,7 @@ class Code(StrEnum):
     INVALID = "invalid"
     CONFLICT = "conflict"
     ENDING = "ending"
+    STARTING = "starting"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     TIMEOUT = "timeout"
@@ -36,6 +37,7 @@ _STATUS = {
     Code.INVALID: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.CONFLICT: HTTPStatus.CONFLICT,
     Code.ENDING: HTTPStatus.SERVICE_UNAVAILABLE,
+    Code.STARTING: HTTPStatus.SERVICE_UNAVAILABLE,
     Code.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
     Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
     Code.TIMEOUT: HTTPStatus.GATEWAY_TIMEOUT,

@@ -219,7 +219,7 @@ class FakeSupervisor:
         if command.count > len(UUIDS):  # it would wait for them until its limit
             return self.refuse(
                 command,
-                Refusal.INVALID,
+                Refusal.NO_SUCH_GPU,
                 f"{command.count} GPUs requested; the daemon has {len(UUIDS)}",
             )
         known = self.reservations.get(command.id)

@@ -96,6 +96,8 @@ class StubDaemon:
     listening: int = -1
     #: By method and path.
     replies: dict[str, Reply] = field(default_factory=dict)
+    #: What is answered first, by method and path, each once.
+    first: dict[str, list[Reply]] = field(default_factory=dict)
     #: Method and path, and the JSON body.
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -138,7 +140,8 @@ def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[St
             what = f"{self.command} {path if self.command == 'PUT' else self.path}"
             daemon.requests.append((what, body))
             daemon.headers.append(dict(self.headers))
-            reply = daemon.replies.get(what) or problem(
+            once = daemon.first.get(what)
+            reply = (once.pop(0) if once else daemon.replies.get(what)) or problem(
                 "not_found", f"no resource at {self.path}", 404
             )
             if isinstance(reply.body, bytes):

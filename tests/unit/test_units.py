@@ -90,7 +90,7 @@ REJECTED: list[tuple[Callable[[str], float], str, list[str]]] = [
     *(
         (parse, f"has no unit; write {forms}$", [text])
         for parse in (parse_duration, parse_duration_or_zero)
-        for text, forms in (("90", "90s, 90m or 90h"), (" 0.5 ", "0.5s, 0.5m or 0.5h"))
+        for text, forms in (("90", "90s, 90m, 90h or 90d"), (" 0.5 ", "0.5s, 0.5m, 0.5h or 0.5d"))
     ),
 ]
 

@@ -28,11 +28,11 @@ def free(client: Requester, count: int | None) -> options.Printed:
 
     Empty ones come first, then those with a stressor, which yields to the job; within both those
     without findings. By default all are printed. Nothing keeps them free until the job starts: only
-    `exec` and `reserve` do. Exit code 1 if there are none, or fewer than --count; then nothing is
-    printed on standard output.
+    `exec` and `reserve` do. Exit code 1 if none are free, or fewer than --count, and 4 if there are
+    not so many; then nothing is printed on standard output.
     """
     status = cast("Status", JsonView(client.request("GET", "/v1/status")))
-    visible, ignored = _visible(client, status)
+    visible, ignored = _visible(client, status, count or 0)
     found = sorted((gpu for gpu in visible if not _why_not(gpu, status)), key=_preference)
     notes = [f"sentinel: warning: {ignored}"] if ignored else []
     if len(found) < (count or 1):
@@ -72,19 +72,31 @@ def _preference(gpu: GpuStatus) -> tuple[bool, bool, int]:
     return has_stressor(gpu), is_suspect, gpu.index
 
 
-def _visible(client: Requester, status: Status) -> tuple[tuple[GpuStatus, ...], str | None]:
+def _visible(
+    client: Requester, status: Status, count: int
+) -> tuple[tuple[GpuStatus, ...], str | None]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES of this command shows, and what CUDA ignores of it.
 
     Raises:
         ConfigError: It has numbers, and CUDA does not report which GPUs they are.
+        NoSuchGpuError: They are fewer than ``count``.
     """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if value is None or client.address.host:
+    hidden = value is not None and not client.address.host
+    # A daemon has no GPUs until it has found them.
+    if not hidden and (len(status.gpus) >= count or not status.gpus):
         return tuple(status.gpus), None
-    from sentinel.cli.daemon.visible import read_shown  # slow to import
+    from sentinel.cli.daemon.visible import read_shown, too_few, too_many  # slow to import
     from sentinel.config.gpu_selection import gpus_of
 
+    if status.gpus and len(status.gpus) < count:
+        raise too_many(count, len(status.gpus))
+    value = value or ""
     shown, ignored = read_shown(
         value, gpus_of(status.gpus), simulated=bool(status.daemon.simulated)
     )
-    return tuple(gpu for gpu in status.gpus if gpu.uuid in shown), ignored
+    visible = tuple(gpu for gpu in status.gpus if gpu.uuid in shown)
+    if len(visible) < count:
+        indices = [gpu.index for gpu in visible]
+        raise too_few(format_count(count, "GPU"), value, indices, ignored)
+    return visible, ignored

@@ -31,6 +31,7 @@ from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.client import Client, GpuStatus, ReservationInfo, Status, connect
+from sentinel.client.requester import ask_again
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
 from sentinel.host.daemon_lookup import simulated_folder
@@ -154,9 +155,12 @@ def _reserve(
     if visible is not None and not client.address.host:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        count, gpus, ignored = restrict(client.status(), visible, count, gpus)
+        status = ask_again(client.status)
+        count, gpus, ignored = restrict(status, visible, count, gpus)
         if ignored is not None:
             click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
+        if wait:
+            _check_own(status, count, gpus)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)
     on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
     try:
@@ -164,8 +168,26 @@ def _reserve(
     except (ConflictError, TimedOutError) as error:
         if 0 < wait <= time.monotonic() - began:
             what = error.what.rstrip(".")
-            error.what = f"gave up after {format_duration(wait)}: {what}. Wait longer: --wait 8h"
+            error.what = f"gave up after {format_duration(wait)}: {what}"
+            error.remedy = "Wait longer: --wait 8h"
         raise
+
+
+def _check_own(status: Status, count: int, gpus: tuple[str, ...]) -> None:
+    """Refuse to wait for GPUs of the `exec` whose command this process is; it has the same PID.
+
+    The daemon itself refuses to wait for those of a parent.
+
+    Raises:
+        ConflictError: Fewer than ``count`` of these GPUs are not reserved by this process.
+    """
+    bound = [one for one in status.reservations if one.bound and one.holder.pid == os.getpid()]
+    own = {uuid for one in bound for uuid in one.gpus}
+    if len(set(gpus) - own) < count:
+        indices = format_indices(gpu.index for gpu in status.gpus if gpu.uuid in own)
+        what = f"GPU {indices} {'is' if len(own) == 1 else 'are'} reserved by this command's own"
+        remedy = "Run the program directly: CUDA_VISIBLE_DEVICES has these GPUs already."
+        raise ConflictError(f"{what} `exec` (PID {os.getpid()})", remedy)
 
 
 def _list_option(nouns: str) -> Callable[[_Function], _Function]:

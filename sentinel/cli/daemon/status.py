@@ -309,5 +309,7 @@ def top(client: Client, gpus: tuple[str, ...], every: float | None, sort: str, w
             "sentinel top requires a terminal with cursor control",
             "Without one: sentinel status --watch 2s",
         )
+    if not sys.stderr.isatty():  # on which textual draws
+        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
     Live(client, first, every=every or 1.0, gpus=gpus, sort=sort, words=words).run()
     return int(ExitCode.OK)

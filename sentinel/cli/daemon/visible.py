@@ -6,6 +6,9 @@ the daemon. So GPUs are compared with the daemon's by UUID.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from sentinel.cli.display.output import cut, printable
 from sentinel.client import Status
 from sentinel.config.gpu_selection import (
     gpus_of,
@@ -21,6 +24,8 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_count, format_indices
 
+#: The longest value or entry that is shown, and the longest text about it.
+_MAX_SHOWN, _MAX_TEXT = 100, 400
 _REMEDY = "To choose among all GPUs of the daemon: unset CUDA_VISIBLE_DEVICES."
 
 
@@ -47,14 +52,44 @@ def restrict(
     shown, ignored = read_shown(value, managed, simulated=status.daemon.simulated)
     left = [gpu for gpu in selected if gpu.uuid in shown]
     wanted = len(selected) if count is None else count
+    if wanted > len(selected):
+        raise too_many(wanted, len(selected), named=bool(selectors))
     if len(left) < wanted:
-        visible = format_indices(gpu.index for gpu in managed if gpu.uuid in shown)
         indices = format_indices(gpu.index for gpu in selected)
         asked = f"GPU {indices}" if count is None else format_count(count, "GPU")
-        seen = f"GPU {visible}" if visible else "no GPU"
-        what = f"CUDA_VISIBLE_DEVICES={value} shows {seen} of this daemon"
-        raise NoSuchGpuError(f"{asked} requested, but {what}", ignored or _REMEDY)
+        visible = [gpu.index for gpu in managed if gpu.uuid in shown]
+        raise too_few(asked, value, visible, ignored)
     return wanted, tuple(gpu.uuid for gpu in left), ignored
+
+
+def too_many(wanted: int, number: int, *, named: bool = False) -> NoSuchGpuError:
+    """Build the error for more GPUs than there are, in the words of the daemon."""
+    there = f"{number} named" if named else f"the daemon has {number}"
+    return NoSuchGpuError(f"{format_count(wanted, 'GPU')} requested; {there}")
+
+
+def too_few(
+    asked: str, value: str, visible: Collection[int], ignored: str | None
+) -> NoSuchGpuError:
+    """Build the error for GPUs that a value of CUDA_VISIBLE_DEVICES hides.
+
+    Args:
+        asked: What is requested.
+        value: The value.
+        visible: The indices of the GPUs of the daemon that it shows.
+        ignored: What CUDA ignores of it.
+    """
+    seen = f"GPU {format_indices(visible)}" if visible else "no GPU"
+    what = f"CUDA_VISIBLE_DEVICES={_brief(value, value)} shows {seen} of this daemon"
+    return NoSuchGpuError(f"{asked} requested, but {what}", ignored or _REMEDY)
+
+
+def _brief(text: str, value: str) -> str:
+    """Shorten a text with a value of the variable or entries of it, for people and terminals."""
+    for part in (value, *value.split(",")):
+        if len(part) > _MAX_SHOWN:
+            text = text.replace(part, cut(part, _MAX_SHOWN))
+    return cut(printable(text), _MAX_TEXT)
 
 
 def read_shown(
@@ -73,7 +108,8 @@ def read_shown(
     """
     order = _order(value, managed, simulated=simulated)
     if order is None and needs_cuda_order(value):
-        what = f"CUDA_VISIBLE_DEVICES={value!r}: CUDA does not report which GPUs these numbers are"
+        shown = _brief(value, value)
+        what = f"CUDA_VISIBLE_DEVICES={shown!r}: CUDA does not report which GPUs these numbers are"
         remedy = "Use UUIDs (`sentinel status --list` shows them), or unset CUDA_VISIBLE_DEVICES."
         raise ConfigError(what, remedy)
     known = tuple(gpu.uuid for gpu in managed) if order is None else order
@@ -82,7 +118,8 @@ def read_shown(
         for number, uuid in enumerate(known)
     )
     visible, ignored = read_visible(value, seen, order)
-    return frozenset(gpu.uuid for gpu in visible), ignored
+    brief = None if ignored is None else _brief(ignored, value)
+    return frozenset(gpu.uuid for gpu in visible), brief
 
 
 def _order(value: str, managed: tuple[Gpu, ...], *, simulated: bool) -> tuple[str, ...] | None:

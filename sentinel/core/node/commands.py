@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
 from sentinel.core import faults
 from sentinel.core.burnin import interface as burnin
-from sentinel.core.gpu_state import GpuState, Pause
+from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Pause
 from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node import daemon, grants, sessions, starts
 from sentinel.core.node.command_result import (
@@ -180,14 +180,25 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
     events = []
     if state.driver_released is not None:
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": by}))
-    events += [
-        gpu_event("gpu.resumed", gpu_state, now, by=by)
-        for uuid, gpu_state in state.gpu_states.items()
-        if uuid in gpus and gpu_state.pause is not None
-    ]
+    paused = [uuid for uuid in gpus if state.gpu_states[uuid].pause is not None]
+    events += [gpu_event("gpu.resumed", state.gpu_states[uuid], now, by=by) for uuid in paused]
+    text = _describe_resumption(state, gpus, paused)
     state = state.change_gpus(lambda found: _resumed(reset_failures(found), now), gpus)
     step = Step(replace(state, driver_released=None), events=tuple(events))
-    return Accepted(step, f"resumed {names_of(state, gpus)}", gpus)
+    return Accepted(step, text, gpus)
+
+
+def _describe_resumption(state: State, gpus: Sequence[str], paused: Sequence[str]) -> str:
+    """Describe which of some GPUs are resumed: those that are paused, or not tried any more."""
+    if state.driver_released is not None:
+        paused = gpus
+    states, failed = state.gpu_states, (Fatal, Backoff)
+    resumed = [one for one in gpus if one in paused or isinstance(states[one].stressor, failed)]
+    others = tuple(uuid for uuid in gpus if uuid not in resumed)
+    verb = "was" if len(others) == 1 else "were"
+    texts = [f"resumed {names_of(state, tuple(resumed))}"] if resumed else []
+    texts += [f"{names_of(state, others)} {verb} not paused"] if others else []
+    return "; ".join(texts)
 
 
 def _check_pauser(state: State, by: Caller, gpus: tuple[str, ...], *, release: bool) -> None:

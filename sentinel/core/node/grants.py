@@ -85,7 +85,7 @@ def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
     check_gpus(state, command.gpus)
     check_seconds(command.seconds)
     _check_reservation(state, command)
-    gpus, why = choose(state, request, claims(state))
+    gpus, why = choose(state, request, claims(state), now)
     if not gpus and command.wait:
         return _enqueue(state, request, why)
     if not gpus:
@@ -107,7 +107,8 @@ def _check_reservation(state: State, command: Reserve) -> None:
         wrong = "a GPU is named twice"
     elif command.count > choice:
         there = f"{choice} named" if command.gpus else f"the daemon has {choice}"
-        wrong = f"{format_count(command.count, 'GPU')} requested; {there}"
+        text = f"{format_count(command.count, 'GPU')} requested; {there}"
+        raise RefusedError(Refusal.NO_SUCH_GPU, text)
     elif len(command.reason) > _MAX_REASON_LENGTH or not command.reason.isprintable():
         wrong = f"a reason is one line of at most {_MAX_REASON_LENGTH} characters"
     elif command.bound and (by.pid is None or by.started is None):
@@ -285,7 +286,7 @@ def cancel(state: State, command: CancelGrant, seen: Observation) -> Accepted:
     found = _find(state, command)
     text = f"{_noun(found)} has ended"
     if command.gives_up and isinstance(found, Reservation) and not found.gpus:
-        text = why_waiting(state, found)
+        text = why_waiting(state, found, seen.now)
     return Accepted(_end(state, found, command.by, seen), text, found.gpus)
 
 

@@ -17,7 +17,7 @@ from sentinel.core import health
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Stopped, Unknown
 from sentinel.core.state import State, reservation_of
 from sentinel.protocol.views import Reservation
-from sentinel.units import format_indices
+from sentinel.units import format_duration, format_indices
 
 #: An answer lists at most so many allocations.
 _MAX_LISTED = 10
@@ -41,9 +41,9 @@ def waiting(state: State) -> Iterator[Reservation]:
     return (request for request in state.reservations.values() if not request.gpus)
 
 
-def why_waiting(state: State, request: Reservation) -> str:
+def why_waiting(state: State, request: Reservation, now: float) -> str:
     """Explain why a request still waits."""
-    _, why = choose(state, request, claims(state, before=request.id))
+    _, why = choose(state, request, claims(state, before=request.id), now)
     return why or "the GPUs were not available"
 
 
@@ -53,7 +53,7 @@ def place(state: State, id_: str) -> int:
 
 
 def choose(
-    state: State, request: Reservation, claims: Mapping[str, str]
+    state: State, request: Reservation, claims: Mapping[str, str], now: float
 ) -> tuple[tuple[str, ...], str]:
     """Choose the GPUs of a valid request.
 
@@ -61,12 +61,13 @@ def choose(
         state: The state.
         request: The request.
         claims: The GPUs of earlier requests in the queue, with the ids of these.
+        now: The time.
 
     Returns:
         The UUIDs, or none and why too few GPUs are available.
     """
     candidates = [state.gpu_states[uuid] for uuid in request.named or state.gpu_states]
-    reasons = [_why_not(state, gpu_state, claims) for gpu_state in candidates]
+    reasons = [_why_not(state, gpu_state, claims, now) for gpu_state in candidates]
     free = [gpu_state for gpu_state, why in zip(candidates, reasons, strict=True) if why is None]
     gpus = _pick(request, free)
     if gpus:
@@ -82,7 +83,7 @@ def servable(state: State) -> Iterator[tuple[Reservation, tuple[str, ...]]]:
     free = {
         uuid: gpu_state
         for uuid, gpu_state in state.gpu_states.items()
-        if _why_not(state, gpu_state, {}) is None
+        if _why_not(state, gpu_state, {}, 0.0) is None
     }
     for request in waiting(state) if free else ():
         usable = [uuid for uuid in request.named or state.gpu_states if uuid in free]
@@ -139,13 +140,18 @@ def _indices(reasons: Sequence[_Reason]) -> str:
     return format_indices(reason.index for reason in reasons)
 
 
-def _why_not(state: State, gpu_state: GpuState, claims: Mapping[str, str]) -> _Reason | None:
+def _why_not(
+    state: State, gpu_state: GpuState, claims: Mapping[str, str], now: float
+) -> _Reason | None:
     """Explain why a GPU cannot be reserved now, or return None if it can."""
     index = gpu_state.gpu.index
     reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:
+        end = "" if reserved.until is None else f" for {format_duration(reserved.until - now)} more"
+        if reserved.bound and reserved.by.pid is not None:
+            end = f" until PID {reserved.by.pid} ends"
         purpose = f": {reserved.reason}" if reserved.reason else ""
-        return _Reason(index, f"reserved{purpose} ({reserved.id})")
+        return _Reason(index, f"reserved by {reserved.by}{end}{purpose} ({reserved.id})")
     if gpu_state.allocations:
         ids = ", ".join(sorted(gpu_state.allocations)[:_MAX_LISTED])
         return _Reason(index, "partly allocated", f": {ids}")

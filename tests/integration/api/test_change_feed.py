@@ -127,7 +127,7 @@ def test_a_feed_without_views_is_an_error_and_no_stream(tmp_path: Path) -> None:
         api.supervisor.sends_no_views = True
         api.start()
         api.wait_for(lambda: api.heartbeats > 0)
-        assert ask(api, "GET", "/v1/watch").body["code"] == "unavailable"
+        assert ask(api, "GET", "/v1/watch").body["code"] == "starting"
 
 
 SPEC = ApiSpec(socket="s", state="s", log=None, began=0.0, version="1")

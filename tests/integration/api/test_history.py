@@ -162,7 +162,7 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
         (
             "history/readings?gpu=0&since=10",
             422,
-            "since: '10' has no unit; write 10s, 10m or 10h, or a date such as 2026-11-20T19:40",
+            "since: '10' has no unit; write 10s, 10m, 10h or 10d, or a date such as 2026-11-20T19",
         ),
         ("history/usage?since=2999-01-01T00:00:00Z", 422, "Z' is in the future."),
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
@@ -320,7 +320,10 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
             "yesterday",
             "is not a duration; write one such as 25ms, 10s, 5m or 1h30m\nOr write a time",
         ),
-        ("10", "has no unit; write 10s, 10m or 10h\nOr write a time such as '2026-11-20 19:40'."),
+        (
+            "10",
+            "has no unit; write 10s, 10m, 10h or 10d\nOr write a time such as '2026-11-20 19:40'.",
+        ),
         ("2999-01-01", "is in the future"),
     ):
         wrong = daemon.run_unchecked("history", "--since", text)

@@ -429,7 +429,7 @@ def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
     with api:
         status, _, body = get_metrics(api)
         assert status == 503
-        assert json.loads(body)["code"] == "unavailable"
+        assert json.loads(body)["code"] == "starting"
 
 
 def test_verified_work_has_only_what_a_crash_leaves(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["reserve", "0", "--for", "0s"], "--for: '0s' is out of range; write a duration above 0"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
-        (["pause", "0", "--for", "10"], "--for: '10' has no unit; write 10s, 10m or 10h"),
+        (["pause", "0", "--for", "10"], "--for: '10' has no unit; write 10s, 10m, 10h or 10d"),
         *(
             (command.split(), "--for: '400d' is above 366d")
             for command in (
@@ -189,7 +189,7 @@ def test_a_rejection_is_printed_to_standard_error(
                 "session start --gpus 0 --for 400d",
             )
         ),
-        (["stop", "--wait", "5"], "--wait: '5' has no unit; write 5s, 5m or 5h"),
+        (["stop", "--wait", "5"], "--wait: '5' has no unit; write 5s, 5m, 5h or 5d"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
         (["reserve", "--count", "1"], "give the duration of the reservation"),
         (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nSuch as --count 2,"),

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.command_line import CommandLine
 from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
-from tests.harness.stub_daemon import DAEMON, GPU, RESERVATION, Reply, StubDaemon
+from tests.harness.stub_daemon import DAEMON, GPU, RESERVATION, Reply, StubDaemon, problem
 from tests.harness.timing import TIMEOUT_S
 
 UUIDS = [f"GPU-{index}52937bc-67d8-5168-8d5a-083882c8d660" for index in range(4)]
@@ -86,6 +86,33 @@ def test_with_too_few_nothing_is_printed_and_the_reasons_follow(
     printed = cli("free", "--count", "2", code=1)
     assert printed.out == ""
     assert printed.err == ("sentinel: 2 GPUs requested, 1 is free\nGPU 1: used by root 77 python\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "why"),
+    [
+        (None, 5, "5 GPUs requested; the daemon has 4"),
+        (UUIDS[2], 5, "5 GPUs requested; the daemon has 4"),
+        (UUIDS[2], 3, f"3 GPUs requested, but CUDA_VISIBLE_DEVICES={UUIDS[2]} shows GPU 2 of this"),
+        ("", 1, "1 GPU requested, but CUDA_VISIBLE_DEVICES= shows no GPU of this daemon"),
+    ],
+)
+def test_more_gpus_than_there_are_is_the_error_of_exec(
+    shows: StubDaemon,
+    value: str | None,
+    count: int,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    shows.replies["GET /v1/status"] = reply({}, EMPTY, EMPTY, BUSY)
+    shows.replies["PUT /v1/reservations/*"] = problem("no_such_gpu", why, 404)
+    for command in (["free"], ["exec"], ["reserve", "--for", "1h"]):
+        words = [*command, "--count", str(count), *(["--", "true"] if command == ["exec"] else ())]
+        refused = cli(*words, code=4)
+        assert (refused.out, refused.err.startswith(f"sentinel: {why}")) == ("", True), refused
 
 
 def test_its_help_names_no_gpus_that_it_does_not_take(cli: CommandLine) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +25,10 @@ GPUS = 3
 PRINT = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"')
 #: One that says that it runs, and lives until it is killed.
 JOB = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec sleep 600')
+
+#: A shell as the parent of a command.
+SHELL = ("sh", "-c", '"$@"; exit $?', "sh")
+RESERVE = ("reserve", "--count", "1", "--for", "1h", "--wait", "1h")
 
 
 @pytest.fixture
@@ -144,6 +150,22 @@ def test_a_request_waits_for_visible_gpus_only(
 # --- waits -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("inner", [("exec", "--count", "1", "--", "true"), RESERVE])
+def test_a_command_of_exec_does_not_wait_for_the_gpus_of_exec(
+    daemon: Daemon, inner: tuple[str, ...]
+) -> None:
+    words = (sys.executable, "-m", "sentinel", *inner)
+    code, out, err = run(daemon, "exec", "--count", "2", "--", *words)
+    assert (code, out) == (1, "")
+    own = r"^sentinel: GPU [-0-2, ]+ are reserved by this command's own `exec` \(PID \d+\)\nRun"
+    assert re.search(own, err), err
+    code, out, err = run(daemon, "exec", "--count", "1", "--", *SHELL, *words)
+    assert (code, out) == (1, "")
+    assert re.search(r"^sentinel: GPU [0-2] is reserved by a parent of this process, PID \d+", err)
+    assert "run the program directly" in err
+    eventually(lambda: daemon.client.reservations() == ())
+
+
 @pytest.mark.parametrize("has_api", [True, False])
 def test_exec_that_is_interrupted_leaves_nothing_in_the_queue(
     daemon: Daemon, *, has_api: bool
@@ -192,8 +214,13 @@ def test_giving_up_is_said_with_how_to_wait_longer(daemon: Daemon) -> None:
         late = daemon.run_unchecked(command, "--gpus", "1", "--wait", "300ms", *words)
         assert time.monotonic() - began < TIMEOUT_S
         assert (late.code, late.out) == (1, "")
-        last = late.err.splitlines()[-1]
-        assert last.startswith("sentinel: gave up after 300 ms: GPU 1 is reserved: maintenance")
-        assert last.endswith(". Wait longer: --wait 8h")
+        why, remedy = late.err.splitlines()[-2:]
+        assert re.match(
+            r"sentinel: gave up after 300 ms: GPU 1 is reserved by \w+ for .* more: maintenance",
+            why,
+        )
+        assert remedy == "Wait longer: --wait 8h"
         late = daemon.run_unchecked(command, "--gpus", "1", "--wait", "0", *words)
         assert (late.code, "gave up" in late.err) == (1, False)
+    late = daemon.run_unchecked(*RESERVE[:-1], "300ms", "--json")
+    assert json.loads(late.out)["remedy"] == "Wait longer: --wait 8h"

@@ -92,6 +92,22 @@ def test_top_continues_after_errors_of_the_daemon(daemon: StubDaemon, terminal: 
     terminal.shows("exit code 0")
 
 
+@pytest.mark.usefixtures("daemon")
+def test_top_shows_its_screen_if_only_standard_error_is_redirected(tmp_path: Path) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("there is no tmux")
+    errors = tmp_path / "errors"
+    words = [sys.executable, "-m", "sentinel", "top", "--socket", str(tmp_path / "s")]
+    terminal = Terminal(tmp_path, *words, f"2>{errors}")
+    try:
+        terminal.shows("occupied", "busy", "Quit")
+        terminal.press("q")
+        terminal.shows("exit code 0")
+    finally:
+        terminal.close()
+    assert errors.read_text() == ""
+
+
 def test_top_without_a_daemon_is_an_error(tmp_path: Path, cli: CommandLine) -> None:
     assert (
         "no sentinel daemon runs at" in cli("top", "--socket", str(tmp_path / "none"), code=3).err

@@ -23,6 +23,7 @@ from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
     ConflictError,
+    ConnectionLostError,
     NoSuchGpuError,
     NotRunningError,
     SentinelError,
@@ -179,6 +180,48 @@ def test_a_block_accepts_that_its_reservation_has_ended(daemon: StubDaemon, clie
         pass  # it is still there, and was not ended
     with client.reserve(1):
         daemon.socket.unlink()  # the daemon has ended, and with it what it reserved for a block
+
+
+STARTING = problem("starting", "The daemon has not published its state yet.", 503)
+LOST = Reply(b"")
+
+
+@pytest.mark.parametrize(
+    ("looks", "puts"),
+    [([], [STARTING, STARTING]), ([STARTING], []), ([STARTING] * 2, [LOST] * 2), ([LOST], [LOST])],
+)
+def test_a_wait_goes_on_with_the_next_api_process(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, looks: list[Reply], puts: list[Reply]
+) -> None:
+    monkeypatch.setattr("sentinel.client.requester._RETRY_PAUSE_S", 0.01)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
+    daemon.first["GET /v1/status"], daemon.first["PUT /v1/reservations/*"] = looks, puts
+    client = connect(daemon.socket, timeout=1)
+    assert client.reserve(1, wait=TIMEOUT_S, bound=True).gpus == (GPU["uuid"],)
+    assert daemon.first == {"GET /v1/status": [], "PUT /v1/reservations/*": []}
+
+
+def test_a_wait_goes_on_after_the_pause_before_the_next_api_process(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon starts it after growing pauses, in which no request is answered."""
+    monkeypatch.setattr("sentinel.client.requester._RETRY_PAUSE_S", 0.01)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
+    daemon.first["PUT /v1/reservations/*"] = [LOST]
+    daemon.first["GET /v1/status"] = [Reply(STATUS), Reply(b"", 0)]
+    client = connect(daemon.socket, timeout=0.3)
+    assert client.reserve(1, wait=TIMEOUT_S, bound=True).gpus == (GPU["uuid"],)
+
+
+@pytest.mark.parametrize("reply", [STARTING, LOST])
+def test_a_daemon_whose_api_process_never_works_ends_the_wait(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, reply: Reply
+) -> None:
+    monkeypatch.setattr("sentinel.client.requester._RETRY_PAUSE_S", 0.01)
+    daemon.replies["PUT /v1/reservations/*"] = reply
+    with pytest.raises(ConnectionLostError) as lost:
+        connect(daemon.socket).reserve(1, bound=True, wait=1)
+    assert (lost.value.exit_code, len(daemon.commands)) == (2, 6)
 
 
 def test_one_gpu_may_be_given_instead_of_a_list(daemon: StubDaemon, client: Client) -> None:

@@ -88,6 +88,27 @@ def test_cards_of_which_the_daemon_has_none_are_refused(
         restrict(_status(), "0,1", None, ("0", "1"))
 
 
+@pytest.mark.parametrize("selectors", [(), ("0", "1")])
+def test_more_gpus_than_there_are_is_not_the_fault_of_the_variable(
+    selectors: tuple[str, ...],
+) -> None:
+    there = "2 named" if selectors else "the daemon has 3"
+    with pytest.raises(NoSuchGpuError, match=f"^4 GPUs requested; {there}$"):
+        restrict(_status(), f"{A},{B}", 4, selectors)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["GPU-\x1b[2J\nx", f"{A},{'x' * 15_000}", ",".join([A, *["GPU-x"] * 3000]), "x" * 15_000],
+)
+def test_no_value_spoils_or_fills_the_terminal(value: str) -> None:
+    with pytest.raises(NoSuchGpuError) as refused:
+        restrict(_status(), value, 3, ())
+    text = str(refused.value)
+    assert text.replace("\n", "", 1).isprintable()
+    assert len(text) < 700
+
+
 def test_numbers_of_simulated_gpus_are_those_of_the_daemon_that_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_command_restarts_a_fatal_stressor() -> None:
     child.dies_at = world.now
     world.run(lambda: isinstance(world.gpu_state().stressor, Fatal))
     assert send(world, ResumeGpus) is None
+    assert reply_text(world) == "resumed GPU 0; GPU 1 was not paused"
     world.run(lambda: held(world) == [0, 1])
 
 
@@ -162,6 +163,8 @@ def test_a_pause_frees_one_gpu_and_expires() -> None:
     world = served()
     assert send(world, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
     world.run(lambda: free(world, 1))
+    assert send(world, ResumeGpus, gpus=("GPU-0",)) is None
+    assert reply_text(world) == "GPU 0 was not paused"
     began = world.now
     assert held(world) == [0]
     world.run(lambda: held(world) == [0, 1], within=100)
@@ -178,7 +181,10 @@ def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     assert held(world) == [], "without a duration a pause lasts"
     assert send(world, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
     assert send(world, ResumeGpus, gpus=("GPU-1",)) is None
+    assert reply_text(world) == "resumed GPU 1"
     world.run(lambda: held(world) == [0, 1])
+    assert send(world, ResumeGpus) is None
+    assert reply_text(world) == "GPU 0, 1 were not paused"
 
 
 def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
@@ -194,6 +200,7 @@ def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
     assert phase(world) == Phase.RELEASED
     assert send(world, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
     assert send(world, ResumeGpus) is None
+    assert reply_text(world) == "resumed GPU 0, 1"
     world.run(lambda: held(world) == [0, 1])
     assert "gpu.yielding" not in world.names()
     assert "probe.hung" not in world.names()

@@ -143,7 +143,27 @@ def test_an_answer_names_gpus_with_the_same_reason_together() -> None:
     node.set_busy(1, busy=False)
     node.reserve("one", gpus=(1,))
     mixed = node.reserve("b", count=1, wait=False).text
-    assert mixed == "GPUs 0, 2-3 are in use by others; GPU 1 is reserved (one)"
+    assert mixed == "GPUs 0, 2-3 are in use by others; GPU 1 is reserved by user 1001 (one)"
+
+
+@pytest.mark.parametrize(
+    ("wish", "end"),
+    [
+        ({"seconds": None}, ""),
+        ({"seconds": 600.0, "reason": "demo"}, " for 10 min more: demo"),
+        ({"bound": True}, " until PID 4711 ends"),
+    ],
+)
+def test_an_answer_says_by_whom_and_how_long_a_gpu_is_reserved(
+    wish: dict[str, Any], end: str
+) -> None:
+    node = busy_node()
+    node.set_busy(1, busy=False)
+    node.reserve("one", gpus=(1,), **wish)
+    refused = node.reserve("b", gpus=(1,), wait=False).text
+    assert refused == f"GPU 1 is reserved by user 1001{end} (one)"
+    node.reserve("late", gpus=(1,))
+    assert node.leave("late", gives_up=True).text == refused
 
 
 def test_an_answer_has_at_most_four_reasons() -> None:
@@ -158,7 +178,7 @@ def test_an_answer_has_at_most_four_reasons() -> None:
         for index in range(9)
     }
     request = Reservation(id="a", count=9, reason="", by=ALICE, since=0.0)
-    gpus, why = choose(state.with_gpu_states(taken), request, {})
+    gpus, why = choose(state.with_gpu_states(taken), request, {}, 0.0)
     assert gpus == ()
     listed = "; ".join(f"GPU {index} is R{index}" for index in range(4))
     assert why == f"{listed}; and 5 more, GPUs 4-8"
@@ -209,19 +229,21 @@ def test_a_number_of_named_gpus_waits_for_these_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "why"),
+    ("wish", "kind", "why"),
     [
-        ({"gpus": (0, 1), "count": 3}, "3 GPUs requested; 2 named"),
-        ({"gpus": (0,), "count": 2}, "2 GPUs requested; 1 named"),
-        ({"count": 5}, "5 GPUs requested; the daemon has 4"),
-        ({}, "name GPUs, or their number"),
-        ({"gpus": (0,), "count": -1}, "name GPUs, or their number"),
+        ({"gpus": (0, 1), "count": 3}, Refusal.NO_SUCH_GPU, "3 GPUs requested; 2 named"),
+        ({"gpus": (0,), "count": 2}, Refusal.NO_SUCH_GPU, "2 GPUs requested; 1 named"),
+        ({"count": 5}, Refusal.NO_SUCH_GPU, "5 GPUs requested; the daemon has 4"),
+        ({}, Refusal.INVALID, "name GPUs, or their number"),
+        ({"gpus": (0,), "count": -1}, Refusal.INVALID, "name GPUs, or their number"),
     ],
 )
-def test_more_gpus_than_there_are_to_choose_from_never_wait(wish: dict[str, Any], why: str) -> None:
+def test_more_gpus_than_there_are_to_choose_from_never_wait(
+    wish: dict[str, Any], kind: Refusal, why: str
+) -> None:
     node = busy_node()
     refused = node.reserve("a", **wish)
-    assert (refused.refused, refused.text, node.waiting) == (Refusal.INVALID, why, [])
+    assert (refused.refused, refused.text, node.waiting) == (kind, why, [])
 
 
 def test_a_client_that_gives_up_is_told_what_it_waited_for() -> None:
