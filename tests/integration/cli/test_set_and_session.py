@@ -135,6 +135,10 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         ("set", ["temp_throttle=80"], "Did you mean throttle.temp_critical_from?"),
         ("set", ["memroy.target=50%"], "Did you mean memory.target?"),
         ("set", ["--unset", "utl"], "--unset: there is no setting 'utl'"),
+        ("set", ["utilization=50%"], "no setting 'utilization'\nDid you mean util.target?"),
+        ("set", ["MEM=50%"], "no setting 'MEM'\nDid you mean memory.target?"),
+        ("set", ["MEMORY.TARGET=50%"], "Did you mean memory.target?"),
+        ("set", ["--utilization", "50%"], "to change it: sentinel set util.target=VALUE"),
         (
             "set",
             ["poll=2s"],
