@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -275,6 +276,20 @@ def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host:
     eventually(lambda: host.gpu(0).occupied)
     host.run("session", "stop", "all")
     assert host.client.sessions() == ()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_session_names_why_the_daemon_that_it_starts_occupies_nothing(
+    host: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = (datetime.now(UTC).hour + 12) % 24
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("SENTINEL_HOURS", f"{later:02}:00-{later:02}:30")
+    done = host.run_unchecked("session", "start", "--gpus", "1", *HOLD)
+    assert done.code == 0, done.err
+    assert "the daemon starts no stressor: GPU 1: " in done.err
+    assert "GPU 0" not in done.err, "paused on purpose"
 
 
 def test_without_a_driver_a_session_advises_what_it_takes(
