@@ -149,7 +149,10 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     """
     path = _make_entry(state, plan, lambda folder: folder.mkdir(mode=0o755))
     if isinstance(path, str):
-        raise ConfigError(path)
+        raise ConfigError(
+            f"the folder of the run cannot be created: {path}",
+            "Set HOME or XDG_STATE_HOME to a folder that you can write, or give --report DIR.",
+        )
     return RunFolder(path=path)
 
 

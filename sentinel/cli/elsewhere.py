@@ -31,7 +31,7 @@ def commands_for(word: str, rest: Sequence[str], program: click.Group) -> list[s
         rest: What follows it. A command line has it only if the command takes it.
         program: The program.
     """
-    found = _table("commands").get(word, [])
+    found = _table("commands").get(word.lower(), [])
     if found == ["stop"] and _gpus_of(rest):
         found = ["pause"]  # of these GPUs: stop ends the daemon
     return [_with(command.split(), rest, program) for command in found]
@@ -39,7 +39,7 @@ def commands_for(word: str, rest: Sequence[str], program: click.Group) -> list[s
 
 def option_for(name: str, known: Collection[str]) -> list[str]:
     """Return those of the known options that have the meaning of an option elsewhere."""
-    option: str = _table("options").get(name, "")
+    option: str = _table("options").get(name.lower() if name.startswith("--") else name, "")
     return [option] if option in known else []
 
 

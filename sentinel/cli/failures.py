@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Container, Iterator, Sequence
@@ -175,7 +176,9 @@ def _explain(error: click.ClickException) -> tuple[str, list[str]]:
     """Return the message of a usage error, and what could have been given instead."""
     match error:
         case click.BadParameter(param=click.Parameter() as param):
-            name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            name = param.human_readable_name
+            if isinstance(param, click.Option):
+                name = max(param.opts, key=len)  # `--lines`, and not `-n`
             allowed = list(map(str, getattr(param.type, "choices", ())))
             if isinstance(error, click.MissingParameter):
                 words = f"; it is one of {', '.join(allowed)}" if allowed else ""
@@ -266,7 +269,8 @@ def _extra_words(
         return _numbers_alone(words, by_flag, context.command_path) or (message, "")
     if value in by_flag:  # it was taken for the value
         return _wrong_value(flag, click.Context(command)), ""
-    listed, spaced = ",".join([value, *words]), " ".join([value, *words])
+    spaced = " ".join([value, *words])
+    listed = re.sub(" ?- ?", "-", spaced).replace(" ", ",")  # `0 - 1` is a range
     if option.multiple and (_is_value(flag, listed) or not _is_value(flag, spaced)):
         return f"{flag} takes one list", f"{flag} {listed}"
     if _is_value(flag, spaced):  # such as hours with their days
@@ -310,7 +314,7 @@ def _numbers_alone(words: list[str], flags: Container[str], path: str) -> tuple[
 
 def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
     """Return the message for an option that a command does not have, and its options."""
-    from sentinel.config.sources import nearest  # slow to import
+    from sentinel.config.sources import key_elsewhere, nearest  # slow to import
 
     shown = [
         text
@@ -330,6 +334,8 @@ def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
         what += "; it is called --silent, since --quiet HOURS is a setting of the daemon"
     elif near:
         what += f"; did you mean {' or '.join(near)}?"
+    elif context.info_name == "set" and (meant := key_elsewhere(name)):
+        what += f"; to change it: sentinel set {meant}=VALUE"
     return what, [text for text in shown if text.startswith("--")]
 
 

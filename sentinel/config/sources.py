@@ -69,6 +69,13 @@ MANAGEMENT_SYSTEM = {
     "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
     "critical_pause_seconds": ("throttle.critical_pause", "s"),
 }
+#: The settings for other common names, which are similar to none or to one of another meaning.
+_ELSEWHERE = {
+    "utilization": "util.target",
+    "utilisation": "util.target",
+    "mem": "memory.target",
+    "vram": "memory.target",
+}
 #: What lists the settings.
 _LIST = "`sentinel config init -` prints all settings."
 
@@ -148,10 +155,12 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     prefix = "SENTINEL_"
     variables = (*(setting.variable for setting in SETTINGS), *_OTHER_VARIABLES)
     known = [name.removeprefix(prefix) for name in variables]
+    variables_of_keys = {one.key: one.variable.removeprefix(prefix) for one in SETTINGS}
     for name, text in environment.items():
         own = name.removeprefix(prefix)
         if text and own != name and own not in known:
-            near = nearest(own, known)  # the prefix would be similar to all
+            meant = variables_of_keys.get(key_elsewhere(own))
+            near = [meant] if meant else nearest(own, known)  # the prefix is similar to all
             hint = f" Did you mean {prefix}{near[0]}?" if near else ""
             yield f"there is no variable {name}.{hint}"
 
@@ -310,9 +319,16 @@ def unknown_setting(what: str, name: str, settings: Iterable[Setting]) -> Config
     flag = name.removeprefix("--").replace("_", "-")
     keys |= {key: key for key in keys.values()}
     near = [flag] if flag in keys else nearest(name, keys)
-    if MANAGEMENT_SYSTEM.get(name, ("",))[0] in keys:
-        near = [MANAGEMENT_SYSTEM[name][0]]
+    if (meant := key_elsewhere(name)) in keys:
+        near = [meant]
     return ConfigError(what, f"Did you mean {keys[near[0]]}?" if near else _LIST)
+
+
+def key_elsewhere(name: str) -> str:
+    """Return the key of the setting that another program calls by a name, or an empty text."""
+    if name in MANAGEMENT_SYSTEM:
+        return MANAGEMENT_SYSTEM[name][0]
+    return _ELSEWHERE.get(name.removeprefix("--").lower(), "")
 
 
 def _leaves(
@@ -355,8 +371,9 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Return at most three known names that are about as similar as the most similar one.
 
-    Names with the same first word are a family, such as ``temp_normal_from`` and
-    ``temp_critical_from``. A name with the first word of a family is only compared with that.
+    Upper and lower case are equal. Names with the same first word are a family, such as
+    ``temp_normal_from`` and ``temp_critical_from``. A name with the first word of a family is only
+    compared with that.
     """
     names = list(known)
     first, several = _first_word(name)
@@ -376,7 +393,7 @@ def _first_word(name: str) -> tuple[str, bool]:
 
 
 def _similarity(one: str, other: str) -> float:
-    matcher = difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-"))
+    matcher = difflib.SequenceMatcher(None, one.lstrip("-").lower(), other.lstrip("-").lower())
     # Their lengths alone exclude a long text, for which the ratio would take seconds.
     return matcher.ratio() if matcher.real_quick_ratio() >= _SIMILAR else 0.0
 

@@ -35,7 +35,7 @@ def _text_of(level: str, file: Path | None) -> str:
     try:
         return decode_toml(read_regular(file, _MAX_BYTES), f"--plan {file}")
     except OSError as error:
-        raise ConfigError(f"--plan {file} cannot be read: {error}") from None
+        raise ConfigError(f"--plan {file} cannot be read: {error.strerror or error}") from None
 
 
 def find_plan(name: str) -> Plan:

@@ -271,7 +271,7 @@ def _without_given(client: Client, wanted: _Changes, gpus: Sequence[str]) -> _Pa
 
 @click.group("session")
 def session() -> None:
-    """Give some GPUs settings of their own under a name, and end that by its name."""
+    """Give some GPUs settings of their own under a name, and end them by the name."""
 
 
 @session.command("start", cls=GroupedOptions)
@@ -283,7 +283,7 @@ def session() -> None:
 @options.duration(
     "--for",
     "seconds",
-    "End after this time; the default is `sentinel session stop`.",
+    "End after this time.  [default: until `sentinel session stop`]",
     parse=parse_lifetime,
 )
 @options.wait_option(_WAIT, "5m")
@@ -301,7 +301,7 @@ def session_start(
     """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
     All other settings are those of the daemon. A GPU can be in one session. Without NAME, a name
-    is made up. If no daemon runs, one is started that occupies only these GPUs, until `sentinel
+    is made up. If no daemon runs, a daemon starts with all other GPUs paused, until `sentinel
     resume`. The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
     session has the name or a GPU, or if stressors with its workload fail.
     """
@@ -322,15 +322,18 @@ def session_start(
             return got
 
         stays = f"The session stays; `sentinel session stop {name}` ends it."
-        got, _ = _change_settings(client, begin, settings, wait, stays)
+        got, proof = _change_settings(client, begin, settings, wait, stays)
         if pid is not None and wait:
             from sentinel.cli.daemon.start import wait_for_stressor  # slow to import
 
-            wait_for_stressor(client, wait, client.health)
+            # All other GPUs are paused, which is no reason that helps.
+            former = dict.fromkeys(got.gpus, -1)
+            proof = wait_for_stressor(client, wait, client.health, former=former)
     end = "" if got.until is None else f", until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     how = f": {_settings_of(got)}" if got.settings else f" with {_settings_of(got)}"
-    notes = [f"To end it: sentinel session stop {got.name}"]
+    notes = [f"the daemon {proof.text}"] if proof.text else []
+    notes.append(f"To end it: sentinel session stop {got.name}")
     if pid is not None:
         notes.append(
             f"started a daemon (pid {pid}) for these GPUs only. `sentinel stop` ends it and its"
@@ -338,7 +341,7 @@ def session_start(
         )
     warnings = [*_paused(client, got), *_without_effect(client, settings)]
     return options.Printed(
-        json={"session": got, "warnings": warnings},
+        json={"session": got, "occupied": proof.occupied, "warnings": warnings},
         lines=[f"session {got.name} has GPU {indices}{end}{how}"],
         notes=[*notes, *(f"sentinel: warning: {text}" for text in warnings)],
     )

@@ -77,12 +77,14 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> options.Printed:
     """Show past uses of the GPUs (by default all), GPU hours by user, and readings.
 
-    HOURS counts the time of a user's processes on GPUs; UNUSED is its part without load, which
-    sorts the table. For each GPU follow minimum, mean and maximum of temperature and power, the
+    HOURS counts the time of a user's processes on GPUs; UNUSED is its part without load. The table
+    is sorted by UNUSED. For each GPU follow minimum, mean and maximum of temperature and power, the
     shares of time with foreign processes and with stressors, and the time with readings. An empty
     cell is unknown. USER is sentinel for its stressors. A removed GPU is named by its UUID.
     """
-    wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
+    wanted: tuple[str | None, ...] = (None,)
+    if gpus and "all" not in gpus:
+        wanted = _each_once(client, gpus)
     if events:
         limit = _MAX_EVENTS
         past = (
@@ -100,6 +102,19 @@ def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> 
         json={"usage": uses, "hours": _sum_up(hours), "gpus": plain},
         lines=_lines(uses, _sum_up(hours), readings),
     )
+
+
+def _each_once(client: Client, gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one selector of each GPU, since a GPU has several."""
+    if len(gpus) == 1:
+        return gpus
+    by_gpu: dict[str, str] = {}
+    for gpu in gpus:
+        uuid = gpu
+        with contextlib.suppress(NoSuchGpuError):  # a removed GPU may be in the history
+            uuid = client.gpu(gpu).uuid
+        by_gpu.setdefault(uuid, gpu)
+    return tuple(by_gpu.values())
 
 
 def _sum_up(parts: Sequence[GpuHours]) -> GpuHours:
@@ -222,9 +237,9 @@ def _event_line(event: PastEvent) -> str:
 def logs(following: bool, count: int, as_json: bool, socket: str | None, simulated: bool) -> None:
     """Show the end of the daemon's log, also after its end or a start that failed.
 
-    Without a running daemon, it is the log of the last one, whatever directory it used. A daemon in
-    a unit of systemd logs to the journal, which is read by journalctl. Exit code 3 if there is no
-    log.
+    Without a running daemon, the command shows the log of the last daemon, whatever directory that
+    used. A daemon in a unit of systemd logs to the journal, which is read by journalctl. Exit code
+    3 if there is no log.
     """
     folder = simulated_folder(chosen=simulated)
     named = socket is not None or simulated

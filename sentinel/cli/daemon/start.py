@@ -218,7 +218,7 @@ def _names(indices: tuple[int, ...] | list[int]) -> str:
 def command(
     sources: Sources, simulate: int | None, plan: str | None, paused: bool, wait: float
 ) -> options.Printed:
-    """Start the daemon; one that runs already stays as it is, and paused GPUs stay paused.
+    """Start the daemon. A running daemon is not changed; paused GPUs stay paused.
 
     The daemon survives the terminal. The command waits until a stressor is ready on one GPU, or
     until the daemon has nothing to start: exit code 1 if stressors fail, or none is ready within
@@ -284,6 +284,7 @@ def start_paused(socket: str) -> int | None:
     sources = read_sources({}, None, saved_file(simulate))
     where = with_chosen_log(where, sources)
     check_before_start(checked(sources), sources, plan=None)
+    warn_of_no_link()
     flags = [*host_flags(sources, simulate), *daemon_flags(sources), "--paused"]
     try:
         return start_detached(flags, where, START_TIMEOUT_S).pid

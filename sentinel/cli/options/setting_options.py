@@ -21,12 +21,12 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
     EXPECTATION_VARIABLE,
-    MANAGEMENT_SYSTEM,
     NAME,
     Sources,
     find_file,
     from_flags,
     gather,
+    key_elsewhere,
     read_saved,
     unknown_name,
     unknown_variables,
@@ -239,8 +239,8 @@ def key_of(name: str, where: str = "", *, saves: bool = False) -> str:
     found = names.get(name.removeprefix("--"))
     if found is None:
         what = f"{where}there is no setting {name!r}"
-        if name in MANAGEMENT_SYSTEM:
-            raise ConfigError(what, f"Did you mean {MANAGEMENT_SYSTEM[name][0]}?")
+        if meant := key_elsewhere(name):
+            raise ConfigError(what, f"Did you mean {meant}?")
         allowed = [one for one, row in names.items() if saves or row.scope is not Scope.START]
         raise unknown_name(what, name, allowed)
     if found.scope is Scope.START and not saves:

@@ -58,11 +58,23 @@ _OCCUPIED = re.compile(r"GPU (\d+) +occupied")
 @click.command("job")
 @one_gpu("0", "0")
 @click.option(
-    "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."
+    "--memory",
+    metavar="SHARE|SIZE",
+    default="90%",
+    show_default=True,
+    help="Share of the whole GPU, or a size.",
 )
-@click.option("--for", "seconds", default="10s", show_default=True, help="Time to hold the memory.")
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="Time to hold the memory.",
+)
 @click.option(
     "--context",
+    metavar="TIME",
     default="105ms",
     show_default=True,
     help="Time to create the context; up to 700ms on a busy host or with eight GPUs.",

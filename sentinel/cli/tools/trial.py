@@ -25,8 +25,9 @@ from sentinel.cli.daemon.reserve import place_reporter
 from sentinel.cli.display.log_lines import log_line, render
 from sentinel.cli.display.output import print_json, wants_colour
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.cli.options.command_options import one_gpu, wait_option
-from sentinel.cli.options.setting_options import check_range, for_daemon, simulate_option
+from sentinel.cli.options.setting_options import for_daemon, simulate_option
 from sentinel.client.event_stream import EventInfo
 from sentinel.config.build import build_config, parse_given
 from sentinel.config.plan import MAX_PLAN_S
@@ -92,10 +93,23 @@ _SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
 @click.argument(
     "workload", metavar="NAME[:key=value,...]", shell_complete=value_completion.workloads
 )
-@click.option("--for", "seconds", default="20s", show_default=True, help="Duration of the run.")
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    default="20s",
+    show_default=True,
+    help="Duration of the run.",
+)
 @one_gpu(None, "an idle GPU")
 @simulate_option("Use N simulated GPUs, and try it on one.")
-@click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
+@click.option(
+    "--memory",
+    metavar="SHARE|SIZE",
+    default="88%",
+    show_default=True,
+    help="Share of free memory, or a size.",
+)
 @wait_option("Maximum wait for a daemon to free a GPU")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def try_command(
@@ -246,14 +260,16 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
 @simulate_option("Use N simulated GPUs, and test one.")
 @click.option(
     "--flips",
-    type=int,
+    metavar="N",
+    type=WholeNumber(1, _MAX_FLIPS),
     default=100,
     show_default=True,
     help="Faults to inject in each place.",
 )
 @click.option(
     "--rounds",
-    type=int,
+    metavar="N",
+    type=WholeNumber(1, _MAX_ROUNDS),
     default=10_000,
     show_default=True,
     help="Results without a fault.",
@@ -284,8 +300,6 @@ def selftest_command(
     Exit code 1 if a fault is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
     """
-    check_range("--flips", flips, 1, _MAX_FLIPS)
-    check_range("--rounds", rounds, 1, _MAX_ROUNDS)
     for name in dtypes:
         if not name.isalnum():  # it becomes part of an option, where commas are separators
             raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")

@@ -426,8 +426,9 @@ def test_a_fault_that_was_not_injected_and_a_failure_end_the_selftest(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--flips", "0"), "--flips: 0 is out of range"),
-        (("--rounds", "-1"), "--rounds: -1 is out of range"),
+        (("--flips", "x"), "--flips: 'x' is not a whole number from 1 to 100000\n"),
+        (("--flips", "0"), "--flips: '0' is not a whole number from 1 to 100000\n"),
+        (("--rounds", "-1"), "--rounds: '-1' is not a whole number from 1 to"),
         (("--dtype", "fp32,size=64"), "--dtype: 'fp32,size=64' is not a number format"),
         pytest.param(
             ("--dtype", "fp9"),

@@ -94,3 +94,6 @@ def test_a_daemon_of_simulated_gpus_is_found_without_a_home() -> None:
         warned = f"other commands find this daemon only with SENTINEL_SIM_DIR={folder}/chosen: "
         assert f"sentinel: warning: {warned}the folder {folder}/home cannot be" in started.stderr
         assert "Set HOME or XDG_STATE_HOME to a folder that you can write." in started.stderr
+        session = run("session", "start", "--gpus", "0", "--wait", "0", "--simulated", **chosen)
+        assert run("stop", **chosen).returncode == 0
+        assert f"sentinel: warning: {warned}" in session.stderr

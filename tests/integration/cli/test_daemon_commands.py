@@ -120,7 +120,10 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
     path = "GET /v1/history/events?gpu={}&since=1d&limit=1000"
     stub.replies[path.format("0")] = Reply({"events": [event("GPU-a", 1), event("GPU-a", 5)]})
     stub.replies[path.format("GPU-b")] = Reply({"events": [event("GPU-b", 3)]})
-    events = cli.json("history", "0", "--gpus", "GPU-b", "--events", "--json")["events"]
+    for selector, index in (("0", 0), ("GPU-b", 1), ("1", 1)):
+        stub.replies[f"GET /v1/gpus/{selector}"] = Reply(OTHER if index else GPU)
+    # One GPU by two names is listed once.
+    events = cli.json("history", "0", "--gpus", "GPU-b,1", "--events", "--json")["events"]
     assert [one["gpu"] for one in events] == ["GPU-a", "GPU-b", "GPU-a"]
 
 

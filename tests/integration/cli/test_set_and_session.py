@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -135,6 +136,10 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         ("set", ["temp_throttle=80"], "Did you mean throttle.temp_critical_from?"),
         ("set", ["memroy.target=50%"], "Did you mean memory.target?"),
         ("set", ["--unset", "utl"], "--unset: there is no setting 'utl'"),
+        ("set", ["utilization=50%"], "no setting 'utilization'\nDid you mean util.target?"),
+        ("set", ["MEM=50%"], "no setting 'MEM'\nDid you mean memory.target?"),
+        ("set", ["MEMORY.TARGET=50%"], "Did you mean memory.target?"),
+        ("set", ["--utilization", "50%"], "to change it: sentinel set util.target=VALUE"),
         (
             "set",
             ["poll=2s"],
@@ -271,6 +276,20 @@ def test_without_a_daemon_a_session_starts_one_that_occupies_only_its_gpus(host:
     eventually(lambda: host.gpu(0).occupied)
     host.run("session", "stop", "all")
     assert host.client.sessions() == ()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_session_names_why_the_daemon_that_it_starts_occupies_nothing(
+    host: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = (datetime.now(UTC).hour + 12) % 24
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("SENTINEL_HOURS", f"{later:02}:00-{later:02}:30")
+    done = host.run_unchecked("session", "start", "--gpus", "1", *HOLD)
+    assert done.code == 0, done.err
+    assert "the daemon starts no stressor: GPU 1: " in done.err
+    assert "GPU 0" not in done.err, "paused on purpose"
 
 
 def test_without_a_driver_a_session_advises_what_it_takes(

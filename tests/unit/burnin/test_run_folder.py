@@ -348,3 +348,13 @@ def test_a_part_of_another_version_is_no_error_and_a_rate_that_is_no_number_is_l
     text = folder.samples.read_text()
     folder.samples.write_text(f"{json.dumps(row)}\n{text}")
     assert [gpu.record.dropped for gpu in judge_run(folder).gpus] == [lost]
+
+
+def test_a_folder_that_cannot_be_created_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    plan = Plan(name="short", phases=(Phase(name="one", workload="hold"),))
+    with pytest.raises(ConfigError) as caught:
+        new_folder(tmp_path / "file", plan)
+    assert caught.value.what.startswith(f"the folder of the run cannot be created: {tmp_path}")
+    assert "Set HOME or XDG_STATE_HOME" in caught.value.remedy
+    assert "--report DIR" in caught.value.remedy

@@ -77,9 +77,22 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
         (["stat"], "there is no command 'stat'; did you mean start or status?\n"),
         (["ls"], "there is no command 'ls'; use: sentinel status --list\n"),
         (["ps"], "there is no command 'ps'; use: sentinel status\n"),
+        (["st"], "there is no command 'st'; use: sentinel status\n"),
+        (["STATUS"], "there is no command 'STATUS'; did you mean status?\n"),
+        (["LS"], "there is no command 'LS'; use: sentinel status --list\n"),
+        (["daemon"], "there is no command 'daemon'; use: sentinel start or sentinel status\n"),
+        (
+            ["reset", "util"],
+            (
+                "there is no command 'reset'; use: sentinel set --unset util or "
+                "sentinel restart --help\n"
+            ),
+        ),
         (["queue"], "there is no command 'queue'; use: sentinel reserve --list\n"),
         (["help", "rum"], "there is no command 'rum'; did you mean run?"),
         (["start", "--gpus", "0", "1"], "--gpus takes one list; use: --gpus 0,1\n"),
+        (["start", "--gpus", "0", "-", "1"], "--gpus takes one list; use: --gpus 0-1\n"),
+        (["start", "--gpus", "0", "-", "1", "3"], "--gpus takes one list; use: --gpus 0-1,3\n"),
         (["--gpus=0", "1", "2"], "--gpus takes one list; use: --gpus 0,1,2\n"),
         (["burnin", "--gpus", "0", "1", "--strict"], "--gpus takes one list; use: --gpus 0,1\n"),
         (["burnin", "2", "3"], "GPUs follow --gpus; use: sentinel burnin --gpus 2,3\n"),
@@ -156,6 +169,29 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
             "`sentinel start` has no option --temp-critical-f",
         ),
         (["run", "--mem", "4GiB"], "`sentinel run` has no option --mem; did you mean --memory?\n"),
+        (
+            ["start", "--utilization", "5%"],
+            "`sentinel start` has no option --utilization; did you mean --util?\n",
+        ),
+        (
+            ["session", "start", "--utilisation", "5%"],
+            "`sentinel session start` has no option --utilisation; did you mean --util?\n",
+        ),
+        (["exec", "--ngpus", "1"], "`sentinel exec` has no option --ngpus; did you mean --count?"),
+        (
+            ["exec", "--n-gpus", "1"],
+            "`sentinel exec` has no option --n-gpus; did you mean --count?",
+        ),
+        (
+            ["free", "--num-gpus", "1"],
+            "`sentinel free` has no option --num-gpus; did you mean --count?",
+        ),
+        (
+            ["reserve", "--NGPUS", "1"],
+            "`sentinel reserve` has no option --NGPUS; did you mean --count?\n",
+        ),
+        (["logs", "--lines", "-1"], "--lines: '-1' is not a whole number from 0 to 1000000\n"),
+        (["burnin", "--plan", "/nope.toml"], "--plan /nope.toml cannot be read: No such file or"),
         (["pause", "--until", "3h"], "`sentinel pause` has no option --until; did you mean --for?"),
         (["status", "--until", "3h"], "`sentinel status` has no option --until\n"),
         (["status", "--workload", "x"], "`sentinel status` has no option --workload\n"),

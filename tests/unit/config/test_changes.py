@@ -208,6 +208,11 @@ def test_a_client_below_the_daemons_user_sets_no_code_and_saves_no_right(
     ("texts", "gpus", "why"),
     [
         ({"powr": "1W"}, (), "Did you mean power?"),
+        ({"utilization": "50%"}, (), "Did you mean util.target?"),
+        ({"utilisation": "50%"}, (), "Did you mean util.target?"),
+        ({"mem": "50%"}, (), "Did you mean memory.target?"),
+        ({"vram": "50%"}, (), "Did you mean memory.target?"),
+        ({"POWER": "1W"}, (), "Did you mean power?"),
         ({"powr": None}, (), "Did you mean power?"),
         ({"poll": None}, ONE, "poll cannot be set for single GPUs"),
     ],

@@ -186,10 +186,12 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path
 def test_an_unknown_variable_with_the_prefix_is_a_warning() -> None:
     """A script may have variables with the prefix, as those for Slurm have."""
     environment = {"SENTINEL_REARN": "5s", "SENTINEL_FROBNICATE": "1"}
+    environment |= {"SENTINEL_UTILIZATION": "5%"}  # which SENTINEL_IDLE_UTILIZATION is similar to
     assert gather((), environment, None).given == ()
     assert list(unknown_variables(environment)) == [
         "there is no variable SENTINEL_REARN. Did you mean SENTINEL_REARM?",
         "there is no variable SENTINEL_FROBNICATE.",
+        "there is no variable SENTINEL_UTILIZATION. Did you mean SENTINEL_UTIL?",
     ]
     known = {"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "SENTINEL_WAIT": "1s", "HOME": "/z"}
     assert list(unknown_variables(known | {"SENTINEL_REARN": ""})) == []
@@ -322,6 +324,7 @@ KNOWN_KEYS = [setting.key for setting in SETTINGS]
         ("--idle-wiat", ["--idle-wait"]),
         ("--temp-critcal-from", ["--temp-critical-from"]),
         ("--tmp-critical-from", ["--temp-critical-from"]),
+        ("--MEMORY", ["--memory"]),
     ],
 )
 def test_a_typo_has_the_name_that_was_meant(name: str, found: list[str]) -> None:
