@@ -16,6 +16,7 @@ __all__ = [
     "GpuHeldError",
     "IncompleteError",
     "MemoryContentionError",
+    "MemoryHeldError",
     "NoSuchGpuError",
     "NotRunningError",
     "PeersError",
@@ -192,6 +193,13 @@ class ServiceError(SentinelError):
 
 class ConnectionLostError(ServiceError):
     """The daemon's API process has ended within its response, or its successor has no state yet."""
+
+
+class MemoryHeldError(SentinelError):
+    """A daemon has ended, and memory that its stressors had is still in use."""
+
+    exit_code = ExitCode.FAIL
+    code = "memory_held"
 
 
 class WireError(SentinelError):

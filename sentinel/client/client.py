@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sentinel.client.event_stream import EventStream
+from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.client.requester import (
     WAIT_S,
     Gpus,
@@ -30,6 +31,7 @@ from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerb
 from sentinel.errors import (
     ConfigError,
     ConnectionLostError,
+    MemoryHeldError,
     NotRunningError,
     SentinelError,
     ServiceError,
@@ -46,14 +48,16 @@ from sentinel.protocol.api_types import (
 )
 from sentinel.protocol.commands import EarlierWork
 from sentinel.protocol.problem import Code
-from sentinel.units import MAX_TIME_S, format_duration
+from sentinel.units import MAX_TIME_S, format_duration, format_indices
 
 #: How long a daemon may take to start again, and how often that is checked, in seconds.
 START_S, _POLL_S = 90.0, 0.02
 #: How long a daemon that ends may run after its API does not take commands any more, in seconds.
 _LAST_MOMENTS_S = 3.0
-#: The outcome of a stop that was waited for.
-_ENDED = "all GPUs are free, the daemon has ended"
+#: The outcome of a stop that was waited for, without and with the word of the daemon.
+_ENDED, _ALL_FREE = "the daemon has ended", "all GPUs are free, the daemon has ended"
+#: How long its last event may come after its end, in seconds.
+_LAST_EVENT_S = 1.0
 
 
 def connect(
@@ -149,28 +153,32 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         """Release all GPUs and end the daemon; returns when its process has ended.
 
         Raises:
+            MemoryHeldError: It has ended, and what a stressor has left still uses memory.
             TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
         number_of(wait, "wait")
+        if not wait:
+            return self._command("/v1/stop", {})
         has_exited = None
-        try:
-            has_exited = exit_check(self, self.status().daemon.pid) if wait else None
-            outcome = self._command("/v1/stop", {})
-        except SentinelError as error:
-            # Another client may have stopped it: then it ends now.
-            gone = isinstance(error, ConnectionLostError) or error.code == Code.UNAVAILABLE
-            gone |= isinstance(error, NotRunningError) and has_exited is not None
-            if not wait or not gone:
-                raise
-            with contextlib.suppress(TimedOutError):
+        with _LastEvent(self.events()) as last:
+            try:
+                has_exited = exit_check(self, self.status().daemon.pid)
+                outcome = self._command("/v1/stop", {})
+            except SentinelError as error:
+                # Another client may have stopped it: then it ends now.
+                gone = isinstance(error, ConnectionLostError) or error.code == Code.UNAVAILABLE
+                gone |= isinstance(error, NotRunningError) and has_exited is not None
+                if not gone:
+                    raise
                 check = has_exited or exit_check(self, 0)
-                self._wait_until(check, min(wait, _LAST_MOMENTS_S), "ended")
-                return Outcome(text=_ENDED)
-            raise
-        if has_exited is None:
-            return outcome
-        self._wait_until(has_exited, wait, "ended")
-        return replace(outcome, text=_ENDED)
+                try:
+                    self._wait_until(check, min(wait, _LAST_MOMENTS_S), "ended")
+                except TimedOutError:
+                    raise error from None
+                outcome = Outcome(text="")
+            else:
+                self._wait_until(has_exited, wait, "ended")
+            return replace(outcome, text=_outcome_of(last.read()))
 
     def restart(self, wait: float = START_S) -> Outcome:
         """End the daemon and start it again with its arguments; returns when it answers again.
@@ -356,3 +364,50 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
 
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
         return self.fetch(Outcome, "POST", path, body, wait=wait)
+
+
+class _LastEvent:
+    """Follows a daemon until its last event, in a thread; without its events, it knows none."""
+
+    def __init__(self, events: EventStream) -> None:
+        self._events = events
+        self._found: EventInfo | None = None
+        self._thread = threading.Thread(target=self._follow, name="last-event", daemon=True)
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(SentinelError, OSError):
+            self._events.open()
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._events.close()
+
+    def _follow(self) -> None:
+        with contextlib.suppress(SentinelError, OSError):
+            for event in self._events:
+                if event.name == "sentinel.stopped":
+                    self._found = event
+
+    def read(self) -> EventInfo | None:
+        """Return the last event of a daemon that has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(_LAST_EVENT_S)
+        return self._found
+
+
+def _outcome_of(last: EventInfo | None) -> str:
+    """Describe the end of a daemon by its last event.
+
+    Raises:
+        MemoryHeldError: What a stressor has left still uses memory.
+    """
+    if last is None:
+        return _ENDED
+    held = last.fields.get("held")
+    if not held:
+        return _ALL_FREE
+    raise MemoryHeldError(
+        f"{_ENDED}, but memory of GPU {format_indices(held)} is still in use: a stressor left it",
+        "See which process keeps it: sentinel doctor",
+    )

@@ -19,6 +19,7 @@ from sentinel.config.schedule import first_after
 from sentinel.config.specs import parse_workload
 from sentinel.core import decide
 from sentinel.core.gpu_state import Pause
+from sentinel.core.node.daemon import still_held
 from sentinel.core.node.gpu_settings import chooser_of_workload
 from sentinel.core.node.status import Host
 from sentinel.core.state import Orders, Probe
@@ -293,7 +294,7 @@ def _run(
         if signals.at_once and code in {ExitCode.OK, ExitCode.RESTART}:
             code = ExitCode.INTERRUPTED
         exit_code = ExitCode.OK if code is ExitCode.RESTART else code
-        fields = {"exit_code": int(exit_code)}
+        fields = {"exit_code": int(exit_code), "held": still_held(supervisor.state)}
         last = Event(name="sentinel.stopped", at=time.monotonic(), fields=fields)
         event_log.publish([last])
         written = event_log.close(LOG_FLUSH_TIMEOUT_S)

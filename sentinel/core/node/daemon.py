@@ -64,6 +64,13 @@ def unkillable(state: State) -> tuple[GpuState, ...]:
     )
 
 
+def still_held(state: State) -> tuple[int, ...]:
+    """Return the indices of GPUs that a stressor, or what it has left behind, still uses."""
+    stuck = unkillable(state)
+    held = (one for one in state.gpu_states.values() if one in stuck or one.leaks)
+    return tuple(one.gpu.index for one in held)
+
+
 def follow(state: State, seen: Observation) -> Step[State]:
     """Begin a shutdown by request or by the clock; a request may cut a running one short."""
     if seen.stop is not None:

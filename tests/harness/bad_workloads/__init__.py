@@ -335,14 +335,17 @@ def forks_many(ctx: WorkloadContext, *, count: int = 60) -> None:
     well_behaved(ctx)
 
 
-def leaves_a_process_behind(ctx: WorkloadContext) -> None:
-    """Fork a copy below Python that leads a session of its own, before Ready."""
+def leaves_a_process_behind(ctx: WorkloadContext, *, keeps_memory: bool = False) -> None:
+    """Fork a copy below Python that leads a session of its own, before Ready or with the memory."""
     ctx.pace()
+    if keeps_memory:
+        become_ready(ctx)
     libc = ctypes.PyDLL(None)
     if not libc.fork():
         libc.setsid()
         for entry in list(Path("/proc/self/fd").iterdir()):
-            if not os.path.realpath(entry).endswith(".lock"):  # pipes would keep their readers
+            file = os.path.realpath(entry)
+            if ":[" in file or not (keeps_memory or file.endswith(".lock")):  # pipes have readers
                 libc.close(int(entry.name))
         while True:
             libc.pause()

@@ -269,8 +269,8 @@ def test_the_settings_of_the_running_daemon_are_shown_with_their_source(
         assert ask(api, "PATCH", "/v1/settings", body).status == 200
         api.publish("sentinel.configured", changed=["memory.target"], by=None)
         page.wait_until(f"{shown}[0].cells[2].textContent === '40%'")
-        body = {"settings": {"memory.target": "30%"}, "gpus": ["1"]}
-        assert ask(api, "PATCH", "/v1/settings", body).status == 200
+        of_one = {"settings": {"memory.target": "30%"}, "gpus": ["1"]}
+        assert ask(api, "PATCH", "/v1/settings", of_one).status == 200
         api.publish("sentinel.configured", changed=["memory.target"], by=None)
         page.wait_until(f"[...{shown}].some((one) => one.cells[1].textContent === 'GPU 1')")
     for rest in (b"", b', "gpus": ["1"]'):

@@ -6,12 +6,14 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
@@ -128,6 +130,37 @@ def test_a_gpu_that_a_stray_process_holds_is_named_at_the_start_and_by_doctor(
             found = json.loads(doctor.communicate()[0])
         (line,) = [one for one in found["lines"] if one["do"] == f"End it: kill {os.getpid()}"]
         assert (line["gpu"], line["found"].startswith(stray)) == (daemon.host.uuid(0), True)
+
+
+@pytest.mark.long
+def test_a_stop_names_the_gpu_whose_memory_a_process_of_its_workload_keeps(
+    daemon: Daemon,
+) -> None:
+    workload = "tests.harness.bad_workloads:leaves_a_process_behind:keeps_memory=true"
+    daemon.run(
+        "start", "--simulate", "2", "--gpus", "1", "--workload", workload, "--rearm", "100ms"
+    )
+    uuid = daemon.host.uuid(1)
+    eventually(lambda: len(holders_of(daemon, uuid)) > 1)
+    stopped = daemon.run_unchecked("stop")
+    assert (stopped.code, stopped.out) == (1, "")
+    assert "the daemon has ended, but memory of GPU 1 is still in use" in stopped.err
+    for pid in holders_of(daemon, uuid):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not holders_of(daemon, uuid))
+    daemon.run("start", "--simulate", "2", "--gpus", "1", *QUICK)
+    assert daemon.run("stop") == "all GPUs are free, the daemon has ended\n"
+
+
+def holders_of(daemon: Daemon, uuid: str) -> set[int]:
+    """Return the processes of a workload that use a simulated GPU."""
+    folder = daemon.host.registry.folder / uuid
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(Path(file.path).parent == folder for file in process.open_files()):
+                found.add(process.pid)
+    return found
 
 
 @pytest.mark.long
