@@ -55,6 +55,9 @@ _POLL_INTERVAL_S = 0.1
 #: shortest waits, for a second reading and for --rearm, end before.
 _SHORT_WAIT_S = 30.0
 
+#: From when on the reasons of a wait are printed, in seconds.
+_LONG_WAIT_S = 10.0
+
 #: The rules by which a GPU waits only for a short time, and those of a GPU that is about to start.
 _SHORT_RULES = frozenset({"confirm", "rearm", "idle.wait", "idle.utilization", "allocations"})
 _SOON_RULES = frozenset({"idle", "api", "probe", "limits.starts_per_second"})
@@ -97,6 +100,8 @@ def wait_for_stressor(
 ) -> FirstStressor:
     """Wait until one stressor is ready, or until no GPU is about to get one.
 
+    After a while, each new reason of the wait is printed.
+
     Args:
         client: The client of the daemon.
         wait: The longest wait, in seconds.
@@ -108,7 +113,7 @@ def wait_for_stressor(
         NotProvedError: Stressors have failed and none is ready, or the time is over.
         SentinelError: The daemon has ended, or does not answer.
     """
-    began = clock()
+    began, said = clock(), ""
     while True:
         late = clock() - began
         try:
@@ -138,6 +143,9 @@ def wait_for_stressor(
             return FirstStressor(occupied=(), text=text)
         if late > wait:
             raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
+        starting = [f"GPU {gpu.index}: {gpu.reason}" for gpu in pending if gpu.rule == "starting"]
+        if late > _LONG_WAIT_S and starting and said != (said := "; ".join(starting)):
+            click.echo(f"sentinel: still waiting: {said}", err=True)
         time.sleep(_POLL_INTERVAL_S)
 
 

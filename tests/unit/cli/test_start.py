@@ -97,6 +97,17 @@ def test_a_wait_that_is_known_to_be_long_is_not_waited_for() -> None:
     assert daemon.seconds == pytest.approx(0.1), "one look"
 
 
+def test_each_new_reason_of_a_long_wait_is_printed_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = [replace(STARTING, rule="starting", reason=f"it {does}") for does in ("waits", "hangs")]
+    wait(*([(slow[0],)] * 200), *([(slow[1],)] * 200), (RUNNING,))
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == [f"sentinel: still waiting: GPU 0: it {does}" for does in ("waits", "hangs")]
+    wait(*([(slow[0],)] * 50), (RUNNING,))
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("states", "text"),
     [
