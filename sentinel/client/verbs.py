@@ -324,9 +324,14 @@ class ReservationVerbs(Verbs):
         Raises:
             NoSuchGpuError: A GPU does not exist.
             ConflictError: The GPUs are not available; names their holders.
-            ConfigError: Nothing ends the reservation, or ``among`` is given without a number.
+            ConfigError: Nothing ends the reservation, ``among`` is given without a number, or
+                ``on_wait`` is not a function.
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
+        called: object = on_wait  # of a script, which may give anything
+        if called is not None and not callable(called):
+            what = f"on_wait: {describe(on_wait)} is not a function"
+            raise ConfigError(what, "Give a function of a reservation, or leave it out.")
         # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
         body: dict[str, Any] = {"reason": reason, "bound": bound}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.client.verbs import ReservationVerbs
+from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import ReservationInfo
 from tests.harness.timing import TIMEOUT_S
 
@@ -61,3 +62,10 @@ def test_a_wait_is_reported_when_its_place_changes_and_from_time_to_time(
 
     queue.reserve(1, seconds=None, wait=math.inf, on_wait=on_wait)
     assert seen[: len(reported)] == reported
+
+
+@pytest.mark.parametrize("wrong", [5, "print", [print]])
+def test_what_is_to_be_called_in_a_wait_is_a_function(wrong: Any) -> None:
+    for wait in (0, math.inf):
+        with pytest.raises(ConfigError, match=r"on_wait: .* is not a function"):
+            _Queue(0).reserve(1, seconds=None, wait=wait, on_wait=wrong)
