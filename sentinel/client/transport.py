@@ -354,11 +354,11 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise NotRunningError(
-            f"no sentinel daemon runs at {address}",
-            f"Start one with {_start_command()}, or name its socket: --socket PATH,"
-            " SENTINEL_SOCKET.",
-        ) from error
+        remedy = "Check the address, and that its daemon was started with --tcp."
+        if not address.host:
+            start = _start_command()
+            remedy = f"Start one with {start}, or name its socket: --socket PATH, SENTINEL_SOCKET."
+        raise NotRunningError(f"no sentinel daemon runs at {address}", remedy) from error
     except PermissionError as error:
         raise AccessDeniedError(
             f"this user may not use the daemon at {address}",

@@ -441,6 +441,16 @@ def test_without_a_listener_the_daemon_is_not_running(
     assert "sentinel start" in caught.value.remedy
 
 
+def test_without_a_listener_at_an_address_the_remedy_speaks_of_the_address(tmp_path: Path) -> None:
+    (token := tmp_path / "token").write_text("secret")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(NotRunningError, match=f"runs at {address}") as caught:
+        connect(tcp=address, token=token).status()
+    assert caught.value.remedy == "Check the address, and that its daemon was started with --tcp."
+
+
 def test_a_socket_path_that_is_too_long_is_an_error_with_the_path() -> None:
     with pytest.raises(ConfigError, match="cannot be the path of a socket"):
         connect("/tmp/" + "x" * 120).status()  # noqa: S108
