@@ -201,7 +201,7 @@ class _Commands(click.Group):
     "2 wrong usage or configuration, or problems found by doctor; 3 no daemon runs, an "
     "incomplete trial or self-test, or an untested GPU of health; 4 no such GPU, or not permitted; "
     "5 no driver or NVML; 7 a child could not be killed; 75 another sentinel holds the GPU; "
-    "130, 143 a signal, before the start was complete or twice. Those of check: "
+    "130, 143 a signal before the start was complete, or a second signal. Those of check: "
     "0 passed, maybe with warnings; 1 failed; 2 sentinel failed; 3 incomplete.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="sentinel")
@@ -211,7 +211,8 @@ def sentinel_command() -> None:
     Options without a command are those of `run`: see `sentinel run --help`. A GPU is selected by
     nvidia-smi index or a range of them (0-3), UUID or a unique prefix of it, or PCI address.
 
-    Programs call `slurm` (its prolog and epilog), `mcp` (agents) and `completion` (shells).
+    For other programs: `slurm` (prolog and epilog of Slurm), `mcp` (agents) and `completion`
+    (shells).
     """
 
 

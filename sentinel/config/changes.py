@@ -43,10 +43,7 @@ _SAVED = (
 
 #: When and why what is saved does not count.
 _HIDDEN = "{variable} is set for the daemon, and overrides what is saved of {key}."
-_GIVEN = (
-    "{flag} was given before; a daemon that is started with it again does not use what is saved of"
-    " {key}."
-)
+_GIVEN = "{flag} at the next start overrides the saved value of {key}."
 _NEXT = "{key} takes effect only at a start: use `sentinel restart`."
 
 

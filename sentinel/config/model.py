@@ -324,7 +324,7 @@ class Config(ServiceSettings):
     # --- how the daemon runs, and who may connect --------------------------------------------
 
     poll: float = start_setting(
-        "Time between full readings; above 2s, only of busy and paused GPUs.",
+        "Time between full readings; above 2s it applies to busy and paused GPUs only.",
         _DURATION.within("100ms", "10m"),
         "1s",
     )

@@ -122,12 +122,12 @@ def _holders(facts: HostFacts) -> Iterator[Diagnosis]:
     indices = {gpu.uuid: gpu.index for gpu in facts.gpus}
     for held in facts.held:
         if held.uid == facts.uid:
-            means = "a second sentinel on this GPU would exit with code 75"
+            means = "a second Sentinel on these GPUs ends with code 75"
         elif facts.uid == 0:
             means = "a sentinel of root uses this GPU, too, and each yields to the other"
         else:
             means = "a sentinel of another user leaves this GPU to it"
-        do = "Nothing, if it is intended; else stop it, or choose other GPUs with --gpus."
+        do = "If this is intended, do nothing. Otherwise stop it, or choose other GPUs with --gpus."
         if held.stray is not None:
             means, do = "a sentinel leaves this GPU out", f"End it: kill {held.stray}"
         line = warning(check, f"held by {held.holder}", means, do)
@@ -141,14 +141,14 @@ def _holders(facts: HostFacts) -> Iterator[Diagnosis]:
 
 def _niceness(facts: HostFacts) -> Diagnosis:
     if facts.nice <= 0:
-        return well("niceness", str(facts.nice), "a stressor inherits it and can exit at once")
+        return well("niceness", str(facts.nice), "stressors inherit this niceness")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("niceness", str(facts.nice), means, "Start sentinel without nice.")
 
 
 def _policy(facts: HostFacts) -> Diagnosis:
     if facts.policy not in {"SCHED_IDLE", "SCHED_BATCH"}:
-        return well("scheduling", facts.policy, "a stressor inherits it and can exit at once")
+        return well("scheduling", facts.policy, "stressors inherit this policy")
     means = f"a stressor inherits it, and {_TEARDOWN}: hand-overs take longer"
     return warning("scheduling", facts.policy, means, "Start sentinel with: chrt --other 0")
 

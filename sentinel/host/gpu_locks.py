@@ -69,7 +69,8 @@ class LockHolder:
         from sentinel.host.lookups import look_up  # a supervisor does without
 
         user = look_up(self.uid) or f"uid {self.uid}"
-        return f"the sentinel of {user} (pid {self.pid}) since {self.since}"
+        since = datetime.fromisoformat(self.since).astimezone()  # it may be of another time zone
+        return f"the sentinel of {user} (pid {self.pid}) since {since:%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,7 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     begins = evidence.now.slowdown_margin_c or 0
     # Not of the temperature that is read: two H100 of 78 C had margins of -2 and 6 C.
     margin = f"its margin, to the nearest limit of any sensor, fell to {least:g} C"
-    shown = f"{margin}; it slows down at {begins} C{_errors(evidence, name)}"
+    shown = f"{margin}; slowdown begins at a margin of {begins} C{_errors(evidence, name)}"
     judged = by_limits(least - begins, limits, shown)
     if judged.status is not Status.FAIL:  # a margin is that of the same sensor
         evidence.must_be_possible("temperature_c")
@@ -298,9 +298,11 @@ def _daemon_findings(evidence: GpuEvidence, limits: Limits) -> Judgement:
         return not_applicable("no daemon of this user has verified it")
     if found.faults and not _was_reset(evidence, found):
         do = "sentinel health --acknowledge GPU --reason TEXT"
-        action = f"ISOLATE: what it says; after a repair, `{do}` ends XIDs and errors."
+        action = (
+            f"ISOLATE: follow the remedy of the fault; after a repair, `{do}` ends XIDs and errors."
+        )
         faults = "; ".join(found.faults)
-        return Judgement(status=Status.FAIL, value="known", evidence=faults, action=action)
+        return Judgement(status=Status.FAIL, value="known fault", evidence=faults, action=action)
     if found.unknown is not None and not found.wrong:
         return untested(found.unknown)
     if isinstance(evidence, GrowthEvidence):

@@ -57,7 +57,7 @@ def scaled_unit(name: str, value: float) -> tuple[float, str]:
 
 
 def format_value(value: Any, unit: str = "") -> str:
-    """Format the value of a check or of a counter."""
+    """Format the value of a check or of a counter; a text has no unit."""
     match value:
         case None:
             text = MISSING
@@ -69,6 +69,8 @@ def format_value(value: Any, unit: str = "") -> str:
             text = f"{value:,}"
         case list() | tuple():
             text = ", ".join(str(item) for item in value) or "none"
+        case str():
+            return value
         case _:
             text = str(value)
     return f"{text} {unit}" if unit and value is not None else text

@@ -61,7 +61,7 @@ def _node_gpus(evidence: ExpectedEvidence, _: Limits) -> Judgement:
     """Compare the number of GPUs with the expected one."""
     wanted = evidence.expectation.gpus
     if wanted is None:
-        return not_applicable("the number of GPUs was not checked: no expectation says it")
+        return not_applicable("the number of GPUs was not checked: no expected number was given")
     if evidence.driver_error is not None:
         return untested(evidence.driver_error)
     there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}

@@ -68,7 +68,7 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
     sys.stdout.flush()
 
 
-@click.command("status")
+@click.command("status", short_help="Show how far burn-ins are.")
 @output.color_option
 @options.asks_daemon
 def status(client: Client) -> options.Printed:
@@ -110,7 +110,7 @@ def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Ite
     yield from PROGRESS.lines(map(progress_row, gpus))
 
 
-@click.command("attach")
+@click.command("attach", short_help="Follow a run, and print its report.")
 @click.argument("run", required=False, shell_complete=value_completion.runs)
 @output.color_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
@@ -157,7 +157,7 @@ def _id_of(folder: RunFolder) -> str | None:
     return found
 
 
-@click.command("cancel")
+@click.command("cancel", short_help="End a burn-in; its report shows what was done.")
 @click.argument("run", required=False, shell_complete=value_completion.runs)
 @options.asks_daemon
 def cancel(client: Client, run: str | None) -> options.Printed:
@@ -215,7 +215,7 @@ def _no_run(error: SentinelError) -> SentinelError:
         return error
     is_cancel = click.get_current_context().info_name == "cancel"
     remedy = "" if is_cancel else "Begin one: sentinel burnin"
-    return NotRunningError("no burn-in runs, or it is still starting", remedy)
+    return NotRunningError("no burn-in runs; one that has just begun may not be listed", remedy)
 
 
 def progress_row(gpu: GpuStatus) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ _HOUR_S = 3600.0
 @level_option(
     "with --require, that burn-in was of this level, or of a plan with at least its work."
 )
-@options.duration("--max-age", "max_age_s", "With --require: it ended this long ago at most.")
+@options.duration("--max-age", "max_age_s", "With --require: the burn-in is at most this old.")
 @options.gpus_flag("selected", "index, UUID or serial number; may be repeated.  [default: all]")
 @expect_options
 @options.strict_option
@@ -96,10 +96,10 @@ def command(
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
 
-    VERIFIED is work of which results were checked, under every daemon of this user and in burn-ins
-    without one; BURN-IN the last verdict that is known. Works without a daemon, too. Exit code 1 if
-    a GPU has wrong results, findings or known faults, or has failed its last burn-in, 3 if a GPU is
-    untested, cannot be read by its daemon, or none is known, else 0.
+    VERIFIED is the time of checked work, by all daemons and burn-ins of this user; BURN-IN the last
+    verdict that is known. No daemon is needed. Exit code 1 if a GPU has wrong results, findings or
+    known faults, or has failed its last burn-in, 3 if a GPU is untested, cannot be read by its
+    daemon, or none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
     last burn-in: 1 as above, 3 if one has another verdict or none, is lost or cannot be read.
@@ -118,8 +118,8 @@ def command(
     count, until there are new ones. They stay counted and are shown with the user, the time and
     the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
     `--outcome` records what became of the GPU: its fault was confirmed elsewhere, was not found, or
-    it was replaced. Reports of burn-ins and fleets count confirmed faults, also those of GPUs
-    without wrong results: Sentinel has not found them.
+    it was replaced. Reports of burn-ins and fleets count confirmed faults, including
+    faults that Sentinel did not find.
     """
     if not simulated and not socket:
         _judge_choice(strict=strict or required is not None)
@@ -171,11 +171,12 @@ def command(
     if requirement is not None and expectation.gpus is None:
         texts.append("the number of GPUs was not checked")
     shown = [] if requirement is None else [card for card in cards if card.uuid in unmet]
+    level = None if requirement is None else requirement.level
     lines = itertools.chain(
         _lines(cards),
         _doubts(cards) if requirement is None else (),
         (
-            f"{requirement}: {': '.join(filter(None, (_standing(card), unmet[card.uuid])))}"
+            f"{requirement}: {': '.join(filter(None, (_standing(card, level), unmet[card.uuid])))}"
             for card in shown
         ),
         map(printable, texts),
@@ -266,7 +267,7 @@ def _print_npd(
     return 1 if faulty else NPD_UNKNOWN
 
 
-def _standing(card: Card) -> str:
+def _standing(card: Card, level: str | None = None) -> str:
     """Name a card and why it is not accepted; its identity is first, since the line may be cut."""
     name = f"GPU {'?' if card.index is None else card.index} {card.uuid[:12]}"
     proof, burnin = card.verified, card.burnin
@@ -278,7 +279,9 @@ def _standing(card: Card) -> str:
         return f"{name}: {proof.wrong} wrong results"
     if card.lost is not None:
         return f"{name}: {card.lost}"
-    return f"{name}: {'not burned in' if burnin is None else f'{burnin.verdict} {burnin.plan}'}"
+    if burnin is not None:
+        return f"{name}: {burnin.verdict} {burnin.plan}"
+    return f"{name}: not burned in{f' with the work of level {level}' if level else ''}"
 
 
 def _plain(card: Card) -> dict[str, Any]:

@@ -72,8 +72,6 @@ class Requirement:
     def unmet_by(self, card: Card) -> str | None:
         """Explain why a GPU does not meet it, or return None."""
         burnin = card.burnin
-        if burnin is None and self.level is not None:
-            return f"with the work of the level {self.level}"
         if card.lost is not None or burnin is None or is_suspect(card):
             return ""
         if burnin.verdict not in REQUIRED[self.name]:

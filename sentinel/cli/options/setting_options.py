@@ -345,7 +345,7 @@ def expect_options(function: _Function) -> _Function:
         "--expect-gpus",
         type=WholeNumber(min=1),
         metavar="N",
-        help="Fail it for another number of GPUs.",
+        help="Fail the node unless it has N GPUs.",
     )(function)
     return click.option(
         "--expect",

@@ -84,7 +84,7 @@ _UNREAD = "could not be read"
     metavar="[FILE]",
     is_flag=False,
     flag_value=str(HOSTS_EXPECTATION),
-    help="Write what this node is as a file for --expect, if it passes without a warning."
+    help="Write this node's properties to a file for --expect, if it passes without a warning."
     "  [default of FILE: /etc/sentinel/node.toml]",
 )
 @strict_option
@@ -105,7 +105,7 @@ def command(
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
 
     Each GPU has a line with its status, its model and what did not pass, and so has the node.
-    What a daemon's stressors found wrong counts, too, until it is acknowledged.
+    Wrong results of a daemon's stressors also count, until they are acknowledged.
 
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed or
     for wrong usage, 3 if a GPU could not be tested, and 4 if there is no such GPU.

@@ -100,7 +100,7 @@ def command() -> None:
     """Show the settings with their sources, check a file, or write a new one."""
 
 
-@command.command("show", cls=GroupedOptions)
+@command.command("show", cls=GroupedOptions, short_help="Show every setting with its source.")
 @click.option("--offline", is_flag=True, help="Show what a new daemon would take, with no request.")
 @prints
 @config_option
@@ -130,7 +130,7 @@ def show(client: Client, config: str | None, offline: bool, given: Mapping[str, 
     )
 
 
-@command.command("check")
+@command.command("check", short_help="Check a file, or all settings that `run` would take.")
 @click.argument("file", metavar="[FILE]", required=False)
 @simulate_option("Look GPUs up among N simulated GPUs, instead of those of this host.")
 @prints
@@ -140,7 +140,7 @@ def check(file: str | None, config: str | None, simulate: int | None) -> Printed
 
     Without FILE these are the file that `run` reads, what is saved, and SENTINEL_* variables.
     Workloads with options are imported by another process, as before a start, and GPUs that are
-    named are looked up. Exit code 2 if `run` would reject them; having none is valid.
+    named are looked up. Exit code 2 if `run` would reject them; without any, it is 0.
     """
     errors: list[ConfigError] = []
     if named := _named(file, config):
@@ -180,7 +180,7 @@ def _named(file: str | None, config: str | None) -> str | None:
     return file or config
 
 
-@command.command("init")
+@command.command("init", short_help="Write a file with every setting, commented out.")
 @click.argument("file", metavar="[FILE]", required=False)
 @config_option
 def init(file: str | None, config: str | None) -> int:

@@ -55,7 +55,7 @@ START_TIMEOUT_S = 120.0
 _OCCUPIED = re.compile(r"GPU (\d+) +occupied")
 
 
-@click.command("job")
+@click.command("job", short_help="Act as a foreign job on a simulated GPU.")
 @one_gpu("0", "0")
 @click.option(
     "--memory",

@@ -56,6 +56,6 @@ class FleetGroup(click.Group):
 def command() -> None:
     """Burn many hosts in, each by itself, and judge them together.
 
-    The scheduler of the cluster distributes the work, and files in a folder on a shared disk join
-    it. There is no server.
+    The scheduler of the cluster distributes the work, and the nodes write results to a shared
+    folder. There is no server.
     """

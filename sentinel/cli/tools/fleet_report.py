@@ -380,8 +380,9 @@ def report(
     report.json of each node as NODE.json. A missing or incomplete file is MISSING, never PASS. GPUs
     of equal hardware are compared: a slow one, and one with other checksums than most, fails.
 
-    Of collected reports, without fleet.json, a screen, simulated GPUs, another plan, other limits
-    and an old run are INCOMPLETE. The level, by default standard, is never that of the majority.
+    A collected report (no fleet.json) is INCOMPLETE if it is of a screen, of simulated GPUs or of
+    an old run, or has other limits or another plan than wanted. The wanted plan is that of --level,
+    by default standard, whatever plan most nodes have.
 
     With --watch, a run that goes on is shown, by what its nodes write, and judged once it is over.
     Ctrl+C ends this command alone.

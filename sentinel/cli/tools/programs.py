@@ -64,7 +64,7 @@ def _say(text: str) -> None:
     click.echo(f"sentinel: {text}", err=True)
 
 
-@slurm_command.command("prolog")
+@slurm_command.command("prolog", short_help="Reserve the GPUs of a job before it starts.")
 @_folder_option
 @wait_option("Maximum wait for the memory of the job's GPUs")
 @duration("--for", "seconds", "When a job without an epilog is over.  [default: 30d]")
@@ -152,7 +152,7 @@ def _find(names: tuple[str, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatu
     return gpus_of_job(names, gres, addresses, gpus)
 
 
-@slurm_command.command("epilog")
+@slurm_command.command("epilog", short_help="End the reservation of a job.")
 @_folder_option
 def epilog(folder: Path) -> int:
     """End the reservation of a job ($SLURM_JOB_ID), unless another job shares its GPUs.
@@ -167,7 +167,7 @@ def epilog(folder: Path) -> int:
     return int(ExitCode.OK)
 
 
-@slurm_command.command("healthcheck")
+@slurm_command.command("healthcheck", short_help="Print whether a GPU has shown a fault.")
 @_folder_option
 @click.option("--drain", is_flag=True, help="Drain this node for a fault, and take that back.")
 @expect_options

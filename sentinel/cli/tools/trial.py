@@ -89,7 +89,7 @@ _SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
 # --- try -------------------------------------------------------------------------------------
 
 
-@click.command("try")
+@click.command("try", short_help="Run a workload on one GPU, and report on it.")
 @click.argument(
     "workload", metavar="NAME[:key=value,...]", shell_complete=value_completion.workloads
 )
@@ -255,7 +255,7 @@ def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
 # --- selftest --------------------------------------------------------------------------------
 
 
-@click.command("selftest")
+@click.command("selftest", short_help="Inject faults on one GPU, and count those found.")
 @one_gpu(None, "the first GPU")
 @simulate_option("Use N simulated GPUs, and test one.")
 @click.option(

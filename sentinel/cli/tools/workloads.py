@@ -41,7 +41,7 @@ _options = together(
 )
 
 
-@click.group("goldens")
+@click.group("goldens", short_help="List, merge or compare golden checksums.")
 def goldens_group() -> None:
     """List the golden checksums of this host, or merge those of another."""
 
@@ -90,7 +90,7 @@ def merge(files: tuple[str, ...], ours: Path) -> Printed:
     return _printed(goldens, {"file": str(ours), "added": added}, [f"{ours}: {added} added"])
 
 
-@goldens_group.command("check")
+@goldens_group.command("check", short_help="Compare FILE with the records of this host.")
 @click.argument("file", metavar="FILE")
 @_ours
 @prints

@@ -98,7 +98,7 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
         burnin.communicate(timeout=TIMEOUT_S)
         assert burnin.returncode == ExitCode.NOT_RUNNING, "its report is incomplete"
         again = daemon.run_unchecked("burnin", "cancel")
-        assert again.err == "sentinel: no burn-in runs, or it is still starting\n"
+        assert again.err == "sentinel: no burn-in runs; one that has just begun may not be listed\n"
     assert json.loads((run / "report.json").read_text())["verdict"] == "INCOMPLETE"
     for command in ("status", "cancel"):
         answer = daemon.run_unchecked("burnin", command)

@@ -294,7 +294,7 @@ def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
     [
         ("--require pass --level screen", 0, ""),
         ("--require pass --level standard", 0, ""),
-        ("--require pass --level long", 3, "not burned in: with the work of the level long"),
+        ("--require pass --level long", 3, "not burned in with the work of level long"),
         ("--require pass --level soak", 3, "--require pass --level soak: GPU 0"),
         ("--require pass --max-age 4d", 0, ""),
         ("--require warn --level standard --max-age 2d", 3, "PASS standard: it ended 3 d"),

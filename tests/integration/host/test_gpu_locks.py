@@ -11,6 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -460,7 +461,8 @@ def test_a_sentinel_says_that_another_user_has_one(
             monkeypatch.setenv(name, value)
         printed = cli("status", code=3)
         user = pwd.getpwuid(STRANGER).pw_name
-        text = f"the sentinel of {user} (pid {pid}) since 2026-11-22T12:00:00+00:00"
+        since = datetime.fromisoformat(str(note["since"])).astimezone()
+        text = f"the sentinel of {user} (pid {pid}) since {since:%Y-%m-%d %H:%M}"
         assert printed.err.endswith(f"\n1 GPU held by {text}\n")
         lines = cli.json("doctor", "--simulate", "1", "--json", code=1)["lines"]
         assert f"held by {text}" in {line["found"] for line in lines}

@@ -135,7 +135,12 @@ MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("daemon.findings", {"findings": Findings(wrong=7)}, FAIL, 7),
     ("daemon.findings", {"findings": Findings(wrong=7, unknown="damaged")}, FAIL, 7),
     ("daemon.findings", {"findings": Findings(unknown="damaged")}, UNTESTED, None),
-    ("daemon.findings", {"findings": Findings(faults=("XID 48: double bit",))}, FAIL, "known"),
+    (
+        "daemon.findings",
+        {"findings": Findings(faults=("XID 48: double bit",))},
+        FAIL,
+        "known fault",
+    ),
     ("daemon.findings", {"findings": None}, ABSENT, None),
 ]
 
@@ -485,27 +490,27 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.known", expected(None, *EIGHT, findings={"GPU-7": KNOWN}), PASS, 0),
     ("node.known", expected(7, *EIGHT[:7], findings={"GPU-7": Findings(wrong=1)}), PASS, 0),
     ("node.known", expected(None, *EIGHT[:7], findings={"GPU-7": KNOWN}, selected=True), PASS, 0),
-    ("daemon.findings", replace(Run().evidence(), findings=KNOWN), FAIL, "known"),
+    ("daemon.findings", replace(Run().evidence(), findings=KNOWN), FAIL, "known fault"),
     # What a daemon that has ended knew is over if the GPU has counted less energy than then.
     (
         "daemon.findings",
         moment(energy_j=10.0, findings=replace(KNOWN, energy_j=9.0)),
         FAIL,
-        "known",
+        "known fault",
     ),
     ("daemon.findings", moment(energy_j=8.0, findings=replace(KNOWN, energy_j=9.0)), PASS, 0),
     (
         "daemon.findings",
         moment(energy_j=None, findings=replace(KNOWN, energy_j=9.0)),
         FAIL,
-        "known",
+        "known fault",
     ),
     ("daemon.findings", replace(Run().evidence(), findings=replace(KNOWN, energy_j=1e12)), PASS, 0),
     (
         "daemon.findings",
         replace(Run().evidence(), findings=replace(KNOWN, energy_j=0.0)),
         FAIL,
-        "known",
+        "known fault",
     ),
     # A burn-in judges wrong results again; they are named until they are acknowledged.
     ("daemon.findings", replace(Run().evidence(), findings=Findings(wrong=7)), WARN, 7),
@@ -632,7 +637,8 @@ def test_a_fault_of_heat_is_no_less_severe_than_a_warning_of_it() -> None:
 def test_a_margin_of_temperature_is_called_a_margin() -> None:
     found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
     assert found.evidence == (
-        "its margin, to the nearest limit of any sensor, fell to 57 C; it slows down at -2 C"
+        "its margin, to the nearest limit of any sensor, fell to 57 C;"
+        " slowdown begins at a margin of -2 C"
     )
 
 

@@ -148,7 +148,7 @@ def test_an_optional_phase_is_missed_only_if_the_run_was_cut_short(
     ("run", "plan", "why"),
     [
         (Run(), PLAN, None),
-        (Run(), SCREEN, "the plan test is a screen"),
+        (Run(), SCREEN, "a screen is too short for a PASS"),
         (
             SHORT,
             PLAN,

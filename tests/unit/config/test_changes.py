@@ -154,8 +154,12 @@ def test_what_is_fixed_at_the_start_is_for_the_next_daemon_alone() -> None:
     [
         ({"power": "1W"}, (), []),
         ({"grace": "1s"}, (), ["SENTINEL_GRACE is set for the daemon, and overrides"]),
-        ({"rearm": "1s"}, (), ["--rearm was given before; a daemon that is started with it"]),
-        ({"rearm": "1s", "grace": None}, (), ["SENTINEL_GRACE is set", "--rearm was given"]),
+        ({"rearm": "1s"}, (), ["--rearm at the next start overrides the saved value of rearm."]),
+        (
+            {"rearm": "1s", "grace": None},
+            (),
+            ["SENTINEL_GRACE is set", "--rearm at the next start"],
+        ),
         ({"poll": "1s"}, (), ["poll takes effect only at a start: use `sentinel restart`."]),
         ({"gpus": "0-1"}, (), ["gpus takes effect only at a start"]),
         (
