@@ -118,7 +118,7 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ('[gpu.0]\nutil = "30%"', ["Did you mean util.target?"]),
         ('[memory]\ntraget = "5s"', ["memory.traget", "Did you mean memory.target?"]),
         ('rearm = "8d"', ["rearm: '8d' is out of range", "from 100ms to 7d"]),
-        ("rearm = 7", ["rearm: '7' has no unit", "write 7s, 7m or 7h"]),
+        ("rearm = 7", ["rearm: '7' has no unit", "write 7s, 7m, 7h or 7d"]),
         ("rearm = 0", ["rearm: '0' is out of range", "from 100ms to 7d"]),
         ("idle.wait = 5", ["idle.wait: '5' has no unit"]),
         ("idle.memory = 0", ["'0' is out of range", "Leave idle.memory out for the default"]),
@@ -299,7 +299,7 @@ def test_root_reads_no_file_that_another_user_can_change(tmp_path: Path, theirs:
     for name in (path, link):
         assert read_file(name), "also by a link, as in Kubernetes"
     path.chmod(0o666)
-    with pytest.raises(ConfigError, match="all users may replace"):
+    with pytest.raises(ConfigError, match="all users may write"):
         read_file(path)
     path.chmod(0o644)
     os.chown(tmp_path / theirs, 4321, 4321)
