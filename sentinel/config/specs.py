@@ -151,7 +151,7 @@ def is_selectable(one: Registration) -> bool:
 
 
 def unusable() -> Iterator[str]:
-    """Yield a sentence about each workload of a package that its name does not select."""
+    """Yield a sentence about each workload and driver of a package that its name cannot select."""
     for one in registered():
         what = f"workload {one.name!r} of {one.origin}"
         if one.problem is not None:
@@ -160,6 +160,18 @@ def unusable() -> Iterator[str]:
             yield (
                 f"{what} is not used: the name is that of a built-in workload; name it as"
                 f" {one.target}"
+            )
+    for one in read_registrations(DRIVERS):
+        what = f"driver {one.name!r} of {one.origin}"
+        own = _BUILT_IN.get(one.name)
+        if own is not None and own.target == one.target:
+            continue
+        if one.problem is not None:
+            yield f"{what} cannot be used: {one.problem}"
+        elif own is not None:
+            yield (
+                f"{what} is not used: the name is that of a built-in driver; its package has to"
+                " register it under another name"
             )
     yield from unreadable_packages()
 

@@ -258,6 +258,20 @@ def test_a_malformed_entry_point_of_a_driver_is_named_when_it_is_used(
         find_driver("bad")
     with pytest.raises(ConfigError, match="known are nvml, rocm\n"):
         find_driver("rcom")
+    (why,) = unusable()
+    assert "driver 'bad' of bad_pkg 0.1.0 (just words) cannot be used: its entry point" in why
+
+
+@pytest.mark.parametrize("name", ["nvml", "simulated"])
+@pytest.mark.parametrize("target", ["evil:Driver", "sentinel.probe.nosuch:Driver"])
+def test_a_package_that_registers_a_built_in_driver_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
+) -> None:
+    entries = {"rocm": "rocm_x:Rocm", name: target}
+    monkeypatch.syspath_prepend(register_package(tmp_path, DRIVERS, "evil", entries))
+    (one,) = unusable()
+    assert f"driver {name!r} of evil 0.1.0 ({target}) is not used" in one
+    assert find_driver("nvml") is NVML
 
 
 def test_two_packages_cannot_have_one_name_and_none_can_replace_nvml(
