@@ -94,12 +94,22 @@ def test_an_error_is_described_in_one_bounded_line() -> None:
     assert len(line) < 1200
 
 
+def test_a_refused_thread_names_the_limit() -> None:
+    refused = describe(RuntimeError("can't start new thread"))
+    assert refused == "RuntimeError: can't start new thread; see `ulimit -u`"
+    assert describe(RuntimeError("another")) == "RuntimeError: another"
+
+
 def test_an_error_without_a_readable_text_is_still_described() -> None:
     class UnreadableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
+    class UnreadableRuntimeError(RuntimeError, UnreadableError):
+        pass
+
     assert describe(UnreadableError()) == "UnreadableError"
+    assert "ulimit" not in describe(UnreadableRuntimeError())
 
 
 def sample(  # type: ignore[no-untyped-def] # one option has no annotation
