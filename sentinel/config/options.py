@@ -20,9 +20,6 @@ _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
 _LARGEST = 2**62
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
-#: The package of the built-in workloads.
-PACKAGE = "sentinel.stressor."
-
 #: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
 GRAIN = 64
 #: The kinds of numbers that are multiplied.

@@ -10,16 +10,34 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import EntryPoint, entry_points
 
-from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
+from sentinel.config.options import BUILT_IN, convert_options
+from sentinel.config.registrations import Registration, read_registrations, unreadable_packages
 from sentinel.errors import ConfigError
+from sentinel.protocol import __version__
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
 
 # --- workloads --------------------------------------------------------------------------------
 
 #: The entry-point group of workloads.
 WORKLOADS = "sentinel.workloads"
+
+#: The objects of the built-in workloads. They are not looked up in the metadata: a package could
+#: hide or replace them there.
+TARGETS = {
+    "elementwise": "sentinel.stressor.workloads:elementwise",
+    "gemm": "sentinel.stressor.workloads:gemm",
+    "hold": "sentinel.stressor.workloads:hold",
+    "links": "sentinel.stressor.links:links",
+    "memtest": "sentinel.stressor.memtest:memtest",
+    "mixed": "sentinel.stressor.workloads:mixed",
+    "pulse": "sentinel.stressor.workloads:pulse",
+    "units": "sentinel.stressor.workloads:units",
+}
+_OWN = {
+    name: Registration(name=name, target=target, package="gpu-sentry", version=__version__)
+    for name, target in TARGETS.items()
+}
 
 _WORKLOAD_FORM = "NAME[:key=value,...] or [/FOLDER/]module:attribute[:key=value,...]"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
@@ -86,21 +104,22 @@ def parse_options(rest: str, text: str, form: str) -> dict[str, str]:
     return options
 
 
-def registered() -> tuple[EntryPoint, ...]:
-    """Return the entry points of all workloads, sorted by name."""
-    return tuple(sorted(entry_points(group=WORKLOADS), key=lambda entry: (entry.name, entry.value)))
+def registered() -> tuple[Registration, ...]:
+    """Return all workloads, sorted by name; the built-in ones do not depend on metadata."""
+    others = (one for one in read_registrations(WORKLOADS) if TARGETS.get(one.name) != one.target)
+    return tuple(sorted((*_OWN.values(), *others), key=lambda one: one.name))
 
 
 def known_workloads() -> dict[str, str]:
     """Return the origin of each registered workload that can be named, by name."""
     found: dict[str, list[str]] = {}
-    for entry in registered():
-        if not is_shadowed(entry):
-            found.setdefault(entry.name, []).append(origin_of(entry))
-    return {name: " and ".join(origins) for name, origins in sorted(found.items())}
+    for one in registered():
+        if is_selectable(one):
+            found.setdefault(one.name, []).append(one.origin)
+    return {name: " and ".join(origins) for name, origins in found.items()}
 
 
-def check_workload(text: str, find: Callable[[str], EntryPoint] | None = None) -> None:
+def check_workload(text: str, find: Callable[[str], Registration] | None = None) -> None:
     """Check that a workload is registered; ``module:attribute`` is only parsed.
 
     The options of built-in workloads are checked, too. Those of other packages are known only to
@@ -115,63 +134,77 @@ def check_workload(text: str, find: Callable[[str], EntryPoint] | None = None) -
             built-in one is wrong.
     """
     name, given = parse_workload(text)
-    if ":" in name:
-        return
-    entry = (find or find_workload)(name)
-    options = BUILT_IN.get(entry.attr) if is_built_in(entry) else None
-    if options is not None:
-        convert_options(f"workload {entry.attr}", options, given)
+    if name in BUILT_IN:
+        convert_options(f"workload {name}", BUILT_IN[name], given)
+    elif ":" not in name:
+        (find or find_workload)(name)
 
 
-def is_built_in(entry: EntryPoint) -> bool:
-    """Check whether an entry point is that of a workload of Sentinel's own."""
-    return entry.value.startswith(PACKAGE)
+def is_shadowed(one: Registration) -> bool:
+    """Check whether a package registers the name of a built-in workload, which is used instead."""
+    return one.name in TARGETS and TARGETS[one.name] != one.target
 
 
-def is_shadowed(entry: EntryPoint) -> bool:
-    """Check whether an entry point has the name of a built-in workload, which is used instead."""
-    return entry.name in BUILT_IN and not (is_built_in(entry) and entry.attr == entry.name)
+def is_selectable(one: Registration) -> bool:
+    """Check whether the name of a registration selects it, unless a second package has it, too."""
+    return one.problem is None and not is_shadowed(one)
 
 
-def shadowed() -> Iterator[str]:
-    """Yield a sentence about each registration of a built-in workload's name by a package."""
-    for entry in filter(is_shadowed, registered()):
-        yield (
-            f"workload {entry.name!r} of {origin_of(entry)} is not used: the name is that of a"
-            f" built-in workload; name it as {entry.value}"
-        )
+def unusable() -> Iterator[str]:
+    """Yield a sentence about each workload and driver of a package that its name cannot select."""
+    for one in registered():
+        what = f"workload {one.name!r} of {one.origin}"
+        if one.problem is not None:
+            yield f"{what} cannot be used: {one.problem}"
+        elif is_shadowed(one):
+            yield (
+                f"{what} is not used: the name is that of a built-in workload; name it as"
+                f" {one.target}"
+            )
+    for one in read_registrations(DRIVERS):
+        what = f"driver {one.name!r} of {one.origin}"
+        own = _BUILT_IN.get(one.name)
+        if own is not None and own.target == one.target:
+            continue
+        if one.problem is not None:
+            yield f"{what} cannot be used: {one.problem}"
+        elif own is not None:
+            yield (
+                f"{what} is not used: the name is that of a built-in driver; its package has to"
+                " register it under another name"
+            )
+    yield from unreadable_packages()
 
 
-def origin_of(entry: EntryPoint) -> str:
-    """Name the package of an entry point, its version and the object."""
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
-    return f"{package} ({entry.value})"
-
-
-def find_workload(name: str, entries: Sequence[EntryPoint] | None = None) -> EntryPoint:
-    """Return the entry point of a workload; no package can replace a built-in one.
+def find_workload(name: str, entries: Sequence[Registration] | None = None) -> Registration:
+    """Return the registration of a workload; no package can replace a built-in one.
 
     Args:
         name: The workload.
         entries: Those of :func:`registered`, for many searches.
 
     Raises:
-        ConfigError: No package registers it, or several do.
+        ConfigError: No package registers it in a way that can be used, or several do.
     """
-    named = (one for one in (registered() if entries is None else entries) if one.name == name)
-    found = [one for one in named if not is_shadowed(one)]
-    if found and (len(found) == 1 or name in BUILT_IN):
+    if name in _OWN:
+        return _OWN[name]
+    named = [one for one in (registered() if entries is None else entries) if one.name == name]
+    found = [one for one in named if one.problem is None]
+    if len(found) == 1:
         return found[0]
     if found:
-        origins = " and ".join(origin_of(entry) for entry in found)
+        origins = " and ".join(one.origin for one in found)
         text = f"workload {name!r} is registered by {origins}"
         raise ConfigError(text, "Select one as module:attribute.")
-    known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"
-    near = difflib.get_close_matches(name, known_workloads(), n=1)
+    if named:
+        what = f"workload {name!r} of {named[0].owner} cannot be used: {named[0].problem}"
+        raise ConfigError(what)
+    known = known_workloads()
+    near = difflib.get_close_matches(name, known, n=1)
     remedy = f"Did you mean {near[0]}?" if near else ""
     if name.endswith(".py"):
         remedy = f"Name its function or class, too: {name.removesuffix('.py')}:NAME"
-    what = f"there is no workload {name!r}; known are {known}, or module:attribute"
+    what = f"there is no workload {name!r}; known are {', '.join(known)}, or module:attribute"
     raise ConfigError(what, remedy)
 
 
@@ -210,15 +243,19 @@ def find_driver(text: str) -> DriverSpec:
         if options:
             raise ConfigError(f"driver: {name} takes no options, and {text!r} gives some")
         return _BUILT_IN[name]
-    found = list(entry_points(group=DRIVERS, name=name))
+    others = [one for one in read_registrations(DRIVERS) if one.name not in _BUILT_IN]
+    named = [one for one in others if one.name == name]
+    found = [one for one in named if one.problem is None]
     if len(found) > 1:
-        origins = " and ".join(map(origin_of, found))
+        origins = " and ".join(one.origin for one in found)
         raise ConfigError(f"driver: {name!r} is registered by {origins}", "Remove one of them.")
+    if named and not found:
+        raise ConfigError(f"driver: {name!r} of {named[0].owner}: {named[0].problem}")
     if not found:
-        others = {entry.name for entry in entry_points(group=DRIVERS)} - _BUILT_IN.keys()
-        known = ", ".join([NVML.name, *sorted(others)])
+        usable = dict.fromkeys(one.name for one in others if one.problem is None)
+        known = ", ".join([NVML.name, *usable])
         raise ConfigError(
             f"driver: there is no driver {name!r}; known are {known}",
             "Install the package that has it for the Python of sentinel.",
         )
-    return DriverSpec(name=name, target=found[0].value, origin=origin_of(found[0]), options=options)
+    return DriverSpec(name=name, target=found[0].target, origin=found[0].origin, options=options)

@@ -6,17 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint
 
 from sentinel.config.plan import Plan
-from sentinel.config.specs import (
-    check_workload,
-    find_workload,
-    is_built_in,
-    is_shadowed,
-    parse_workload,
-    registered,
-)
+from sentinel.config.registrations import Registration
+from sentinel.config.specs import TARGETS, check_workload, is_shadowed, parse_workload, registered
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError, WireError
 from sentinel.host.unprivileged import environment_of
@@ -57,33 +50,30 @@ class ListedWorkload:
 
 def list_workloads() -> tuple[tuple[ListedWorkload, ...], bool]:
     """List every registered workload by name, and whether a process survived SIGKILL."""
-    entries = registered()
-    wanted = [
-        Wanted(number=number, target=f"{entry.module}:{entry.attr}")
-        for number, entry in enumerate(entries)
-    ]
+    found = registered()
+    usable = [one for one in found if one.problem is None]
+    wanted = [Wanted(number=number, target=one.target) for number, one in enumerate(usable)]
     infos, stuck = describe_workloads(wanted, TIMEOUTS)
-    names = [entry.name for entry in entries if not is_shadowed(entry)]
-    listed = (
-        _listed(entry, info, twice=names.count(entry.name) > 1)
-        for entry, info in zip(entries, infos, strict=True)
-    )
+    known = dict(zip(usable, infos, strict=True))
+    names = [one.name for one in usable if not is_shadowed(one)]
+    listed = (_listed(one, known.get(one), twice=names.count(one.name) > 1) for one in found)
     return tuple(listed), stuck
 
 
-def _listed(entry: EntryPoint, info: WorkloadInfo, *, twice: bool) -> ListedWorkload:
-    error = info.error
-    if is_shadowed(entry):
-        error = f"its name is that of a built-in workload; it can be used as {entry.value}"
+def _listed(one: Registration, info: WorkloadInfo | None, *, twice: bool) -> ListedWorkload:
+    error = one.problem if info is None else info.error
+    remedy = f"; it can be used as {one.target}" if error is None else f", and {error}"
+    if is_shadowed(one):
+        error = f"its name is that of a built-in workload{remedy}"
     elif error is None and twice:
-        error = f"its name is registered twice; it can be used as {entry.value}"
+        error = f"its name is registered twice{remedy}"
     return ListedWorkload(
-        name=entry.name,
-        place=entry.value,
-        package=entry.dist.name if entry.dist else None,
-        version=entry.dist.version if entry.dist else None,
-        summary=info.summary,
-        options=info.options,
+        name=one.name,
+        place=one.target,
+        package=one.package,
+        version=one.version,
+        summary=info.summary if info else "",
+        options=info.options if info else (),
         error=error,
     )
 
@@ -165,7 +155,7 @@ def workload_errors(named: Iterable[Given], account: Account | None = None) -> l
         try:
             check_workload(workload.text)
             name, options = parse_workload(workload.text)
-            if not _is_built_in(name):
+            if name not in TARGETS:
                 wanted.append(Wanted(number=len(wanted), target=name, options=options))
                 sources.append(workload.source)
         except ConfigError as error:
@@ -205,7 +195,3 @@ def is_registered(text: str) -> bool:
     """Check whether a workload is named as a registered one, and not as ``module:attribute``."""
     name, _ = parse_workload(text)
     return ":" not in name
-
-
-def _is_built_in(name: str) -> bool:
-    return is_registered(name) and is_built_in(find_workload(name))

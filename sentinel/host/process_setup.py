@@ -240,9 +240,14 @@ def leave(code: ExitCode, *, clean: bool) -> ExitCode:
     return code
 
 
+def is_thread_refused(error: BaseException) -> bool:
+    """Check whether an error means that the host refuses a thread: `ulimit -u` shows the limit."""
+    return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
+
+
 def explain_exhaustion(error: BaseException) -> str | None:
     """Explain an error by which the host refuses a resource; None for any other error."""
-    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+    if is_thread_refused(error):
         error = OSError(errno.EAGAIN, str(error))
     command = _EXHAUSTED.get(error.errno or 0) if isinstance(error, OSError) else None
     if not isinstance(error, OSError) or command is None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.errors import ConfigError
+from sentinel.host.process_setup import is_thread_refused
 from sentinel.host.regular_file import why_untrusted
 
 #: The folder of this program: a user that could change that could change this check as well.
@@ -184,6 +185,8 @@ def describe_error(error: BaseException, importer: str) -> str:
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if len(line) > _MAX_ERROR_LENGTH:
         line = line[:_MAX_ERROR_LENGTH] + " ..."
+    if text and is_thread_refused(error):
+        line += "; see `ulimit -u`"
     own = {importlib.__file__, importer}
     places = [
         frame

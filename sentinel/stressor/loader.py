@@ -21,11 +21,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint
 from typing import Any
 
 from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
-from sentinel.config.specs import find_workload, is_built_in, is_shadowed, registered
+from sentinel.config.specs import TARGETS, find_workload
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.host.trusted_code import (
@@ -62,10 +61,6 @@ _FOLDER = (
     "A module is found if it is installed, in PYTHONPATH of the daemon, or in the folder in which "
     "a command names it. Or name its folder: /FOLDER/module:attribute."
 )
-
-#: Entry points of built-in workloads by name, once they are known: to look for one takes up to
-#: 0.6 s on a host with many packages.
-_BUILT_IN: dict[str, EntryPoint] = {}
 
 _TRUST = (
     "Keep the code where only its user and root can write, or run stressors as the user to whom it"
@@ -273,11 +268,9 @@ def import_torch() -> None:
 
 
 def load_built_in() -> None:
-    """Import all built-in workloads, and remember where they are."""
-    for entry in registered():
-        if is_built_in(entry) and not is_shadowed(entry):
-            importlib.import_module(entry.module)
-            _BUILT_IN[entry.name] = entry
+    """Import all built-in workloads."""
+    for target in TARGETS.values():
+        importlib.import_module(target.partition(":")[0])
 
 
 def load_workload(name: str, chosen_by: str | None = None) -> Workload:
@@ -323,9 +316,8 @@ def load_workload(name: str, chosen_by: str | None = None) -> Workload:
 
 def _find(name: str) -> object:
     """Import what a name means, whatever that is; the import of a plugin may raise anything."""
-    if ":" not in name:
-        return (_BUILT_IN.get(name) or find_workload(name)).load()
-    place, _, attribute = name.partition(":")
+    target = name if ":" in name else find_workload(name).target
+    place, _, attribute = target.partition(":")
     folder, _, module = place.rpartition("/")
     if folder:
         search_first(folder)

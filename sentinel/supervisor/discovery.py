@@ -192,7 +192,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     probe.start(1)
     try:
         found = _find(probe, signals, options, driver)
-        gpus, ignored = _choose(found, options)
+        gpus, ignored = _choose(found, options, driver)
         config, unused = resolve(options.config, options.given, found.gpus)
         earlier = _earlier_faults(options, found)
         yield Found(
@@ -281,7 +281,9 @@ def visible_devices() -> str | None:
     return value and value.encode("utf-8", "backslashreplace").decode()
 
 
-def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | None]:
+def _choose(
+    found: Inventory, options: Options, driver: DriverSpec
+) -> tuple[tuple[Gpu, ...], str | None]:
     """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus.
 
     Returns:
@@ -294,8 +296,10 @@ def _choose(found: Inventory, options: Options) -> tuple[tuple[Gpu, ...], str | 
         order = in_cuda_order(found.gpus, wanted, cuda_order_of_this_host)
     visible, ignored = read_visible(value, found.gpus, order)
     if not visible:
-        why = "NVML lists none" if value is None else f"CUDA_VISIBLE_DEVICES={value!r} shows none"
-        why = ignored or why
+        why = ignored or f"CUDA_VISIBLE_DEVICES={value!r} shows none"
+        if not found.gpus:
+            source = "NVML" if driver is NVML else f"driver {driver.name} of {driver.origin}"
+            why = f"{source} lists none"
         listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found.gpus) or "none"
         raise NoSuchGpuError(f"no GPU is visible: {why}", f"GPUs of this host: {listed}")
     try:

@@ -60,6 +60,13 @@ class Good(BasicDriver):
         return () if uuid == UUIDS[0] else (GpuProcess(pid=os.getppid(), memory=GIB // 2),)
 
 
+class Empty(Good):
+    """Lists no GPU."""
+
+    def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
+        return ()
+
+
 class Returns(Good):
     """Returns something that no GPU has in one call for the first GPU.
 

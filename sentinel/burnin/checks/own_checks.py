@@ -15,7 +15,6 @@ import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from sentinel.burnin.former_runs import former_runs
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.config.plan import Plan
+from sentinel.config.registrations import Registration, read_registrations, unreadable_packages
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
 from sentinel.host.process_setup import InheritedFd, setup_child_process
@@ -290,44 +290,45 @@ class _Received:
         return False
 
 
-def registered_checks(built_in: Collection[str]) -> tuple[EntryPoint, ...]:
-    """List the entry points of all checks of packages by id, without importing them.
+def registered_checks(built_in: Collection[str]) -> tuple[Registration, ...]:
+    """List all checks of packages by id, without importing them.
 
     Args:
         built_in: The ids of Sentinel's own checks.
 
     Raises:
-        ConfigError: An id is malformed, registered twice or that of a check of Sentinel.
+        ConfigError: An id is malformed, registered twice or that of a check of Sentinel; or the
+            entry points of a package, which may have a check, cannot be read.
     """
-    found: dict[str, EntryPoint] = {}
-    for entry in sorted(
-        entry_points(group=GROUP), key=lambda entry_point: (entry_point.name, entry_point.value)
-    ):
-        where = f"the check {entry.name!r} of {_package(entry)}"
-        if not _ID.fullmatch(entry.name):
+    found: dict[str, Registration] = {}
+    for why in unreadable_packages():
+        raise ConfigError(why, "Reinstall or remove the package.")
+    for one in read_registrations(GROUP):
+        where = f"the check {one.name!r} of {one.owner}"
+        if not _ID.fullmatch(one.name):
             remedy = "An id is two or more words in small letters, joined by dots: site.fan_speed."
             raise ConfigError(f"{where}: its entry point has no valid id", remedy)
-        if entry.name in built_in:
+        if one.name in built_in:
             raise ConfigError(f"{where}: Sentinel has a check of that id", "Choose another id.")
-        if entry.name in found:
-            what = f"{where} is also one of {_package(found[entry.name])}"
+        if one.name in found:
+            what = f"{where} is also one of {found[one.name].owner}"
             raise ConfigError(what, "Remove one of the packages, or choose another id.")
-        found[entry.name] = entry
+        found[one.name] = one
     return tuple(found.values())
 
 
-def own_limits(entries: Iterable[EntryPoint]) -> dict[str, Limits]:
+def own_limits(entries: Iterable[Registration]) -> dict[str, Limits]:
     """Collect the default limits of checks by id; of one that cannot be imported, none."""
     known: dict[str, Limits] = {}
     for entry in entries:
-        check = _run(OwnSpec(id=entry.name, target=entry.value), TIMEOUTS).check
+        check = _run(entry, TIMEOUTS).check
         if check is not None and check.limits:
             known[entry.name] = check.limits
     return known
 
 
 def judge_by_own_checks(
-    entries: Iterable[EntryPoint],
+    entries: Iterable[Registration],
     folder: Path,
     uuids: Collection[str],
     thresholds: Thresholds,
@@ -347,8 +348,7 @@ def judge_by_own_checks(
     stuck = False
     for entry in entries:
         given = thresholds.only({entry.name}, xids=False)
-        spec = OwnSpec(id=entry.name, target=entry.value, folder=str(folder), thresholds=given)
-        received = _run(spec, timeouts)
+        received = _run(entry, timeouts, folder=str(folder), thresholds=given)
         stuck = stuck or received.stuck
         if received.check is None or received.check.of_node:
             node.append(_check_result(entry, received, None, given))
@@ -362,9 +362,17 @@ def judge_by_own_checks(
     )
 
 
-def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
-    """Run the process of one check to its end."""
-    received = _Received()
+def _run(
+    entry: Registration,
+    timeouts: Timeouts,
+    folder: str | None = None,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
+) -> _Received:
+    """Run the process of one check to its end; a malformed entry point has none."""
+    received = _Received(error=entry.problem)
+    if entry.problem is not None:
+        return received
+    spec = OwnSpec(id=entry.name, target=entry.target, folder=folder, thresholds=thresholds)
     kinds: tuple[type[OwnMessage], ...] = (OwnCheck, OwnResult, OwnDone)
     done = run_one_shot(
         run_check_process,
@@ -382,7 +390,7 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
 
 
 def _check_result(
-    entry: EntryPoint, received: _Received, uuid: str | None, thresholds: Thresholds
+    entry: Registration, received: _Received, uuid: str | None, thresholds: Thresholds
 ) -> CheckResult:
     """Return the result for one GPU or the node; without a message, it was not tested."""
     check, found = received.check, received.results.get(uuid)
@@ -390,8 +398,4 @@ def _check_result(
         unit, threshold = (check.unit, check.threshold) if check is not None else ("", "")
         found = _untested(entry.name, unit, threshold, received.error or "it sent no result")
     own = (check.source if check is not None else "") or "its package"
-    return replace(found, source=f"{thresholds.source_of(entry.name, own)} ({_package(entry)})")
-
-
-def _package(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    return replace(found, source=f"{thresholds.source_of(entry.name, own)} ({entry.owner})")

@@ -30,7 +30,7 @@ from sentinel.config.build import without_effect
 from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
-from sentinel.config.specs import shadowed
+from sentinel.config.specs import unusable
 from sentinel.core.state import Orders
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.host import registry, simulation
@@ -268,7 +268,7 @@ def check_before_start(config: Config, sources: Sources, plan: str | None) -> No
         chosen = find_plan(plan)
         named = [] if plan in LEVELS else [*workloads_of_plan(chosen, f"--plan {plan}")]
     check_workloads(named, account_of(config, sources))
-    for warning in shadowed():
+    for warning in unusable():
         click.echo(f"sentinel: warning: {warning}", err=True)
 
 

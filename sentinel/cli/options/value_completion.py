@@ -65,9 +65,9 @@ def _completion(find: Callable[[click.Context], _Rows], otherwise: str | None = 
 
 
 def _workloads(_: click.Context) -> _Rows:
-    from importlib.metadata import entry_points
+    from sentinel.config.specs import is_selectable, registered
 
-    return sorted((entry.name, entry.value) for entry in entry_points(group="sentinel.workloads"))
+    return [(one.name, one.target) for one in filter(is_selectable, registered())]
 
 
 def _levels(_: click.Context) -> _Rows:

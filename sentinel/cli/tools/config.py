@@ -29,7 +29,7 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import NAME, Sources, checked, file_to_write, in_effect, read_file
-from sentinel.config.specs import shadowed
+from sentinel.config.specs import unusable
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -155,7 +155,7 @@ def check(file: str | None, config: str | None, simulate: int | None) -> Printed
 
         raise joined(errors)
     count = len(sources.given)
-    warnings = [*without_effect(sources.given), *unmatched, *shadowed()]
+    warnings = [*without_effect(sources.given), *unmatched, *unusable()]
     files = {str(sources.file): None} if sources.file is not None else {}
     read = files | dict.fromkeys(value.source.partition(": ")[0] for value in sources.given)
     text = f"{', '.join(read)}: {format_count(count, 'setting')}, all valid"

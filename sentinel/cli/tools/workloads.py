@@ -200,8 +200,6 @@ def _page(listed: tuple[ListedWorkload, ...], width: int) -> Iterator[str]:
             yield from _wrapped(workload.summary, width)
         for option in workload.options:
             yield from _wrapped(_option(option), width, hanging=_INDENT)
-    if not listed:
-        yield "No workload is registered. Is the package installed with pip?"
 
 
 def _option(option: WorkloadOption) -> str:

@@ -6,7 +6,6 @@ import shutil
 import sys
 import tomllib
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.verdict import Verdict
+from sentinel.config.registrations import Registration
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
 from tests.harness import registered
@@ -131,7 +131,8 @@ def judge_bad(
     tmp_path: Path, name: str, place: str = "", thresholds: Thresholds = DEFAULT
 ) -> tuple[list[CheckResult], tuple[CheckResult, ...]]:
     """Judge a run by one bad check; return the results of both GPUs, and those of the node."""
-    entry = EntryPoint(f"bad.{name}", place or f"bad_checks:{name}", "sentinel.checks")
+    target = place or f"bad_checks:{name}"
+    entry = Registration(name=f"bad.{name}", target=target, package="bad_pkg", version="1.0")
     folder = ExampleRun(seconds=9.0).write(tmp_path / "run")
     found = judge_by_own_checks([entry], folder.path, [uuid(0), uuid(1)], thresholds, SHORT)
     return [one for gpu in found.gpus.values() for one in gpu], found.node
@@ -202,6 +203,30 @@ def test_what_a_check_prints_is_not_in_the_report(
 
 
 # --- ids -------------------------------------------------------------------------------------
+
+
+def test_a_malformed_entry_point_tests_nothing_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, monkeypatch, "bad_pkg", **{"site.fans": "just words"})
+    folder = ExampleRun(seconds=9.0).write(tmp_path / "run").path
+    entries = registered_checks(CHECKS.ids)
+    found = judge_by_own_checks(entries, folder, [uuid(0)], DEFAULT, SHORT)
+    (result,) = found.node
+    assert (result.id, result.status) == ("site.fans", Status.NOT_TESTED)
+    assert result.evidence == "its entry point 'just words' is not module:attribute"
+    assert "bad_pkg 0.1.0" in result.source
+
+
+def test_a_package_that_may_have_a_check_and_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Path(registered.register_package(tmp_path, GROUP, "bad_pkg", {}))
+    (file,) = bad.rglob("entry_points.txt")
+    file.write_text(f"[{GROUP}]\nsite.fans\n")
+    monkeypatch.syspath_prepend(bad)
+    with pytest.raises(ConfigError, match=r"entry points of bad_pkg 0.1.0 cannot be read"):
+        registered_checks(CHECKS.ids)
 
 
 def test_a_check_that_is_registered_twice_is_refused_by_name(

@@ -63,7 +63,12 @@ def test_a_registered_workload_is_listed_with_its_package(
 ) -> None:
     places = {"warm": "bad_workloads:WellBehaved", "broken": "bad_workloads.failing_import:work"}
     install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})
-    install(tmp_path, "other", {"twice": "bad_workloads:queues_very_long_quanta", "gemm": "x:y"})
+    others = {
+        "twice": "bad_workloads:queues_very_long_quanta",
+        "gemm": "x:y",
+        "words": "just words",
+    }
+    install(tmp_path, "other", others)
     words = [sys.executable, "-m", "sentinel", "workloads", "--json"]
     done = run_program(
         *words, env=simulated.environment(PYTHONPATH=str(tmp_path)), timeout=4 * TIMEOUT_S
@@ -89,3 +94,6 @@ def test_a_registered_workload_is_listed_with_its_package(
     assert warm["error"] is None
     assert "this module never worked" in found["broken"]["error"]
     assert "registered twice" in found["twice"]["error"]
+    malformed = found["words"]
+    assert (malformed["package"], malformed["place"]) == ("other", "just words")
+    assert malformed["error"] == "its entry point 'just words' is not module:attribute"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.config.specs import DRIVERS as GROUP
+from sentinel.errors import ExitCode
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.programs import run_program
 from tests.harness.registered import register_package
@@ -27,6 +28,7 @@ DRIVERS = {
     "own": "own_drivers:Counting",
     "wrong": "own_drivers:Nonsense",
     "good": "own_drivers:Good",
+    "empty": "own_drivers:Empty",
     "bad": "own_drivers:refuses",
     "hangs": "own_drivers:Hangs",
     "raises": "own_drivers:Raises",
@@ -248,6 +250,14 @@ def test_a_survey_reads_through_the_driver_of_the_setting(run: Run) -> None:
     rows: list[dict[str, Any]] = json.loads(done.stdout)["gpus"]
     assert [row["gpu"]["uuid"] for row in rows] == ["OWN-0000", "OWN-0001"]
     assert [row["occupancy"] for row in rows] == ["IDLE", "BUSY"]
+
+
+@pytest.mark.parametrize("visible", [{}, {"CUDA_VISIBLE_DEVICES": "0"}])
+def test_a_driver_that_lists_no_gpu_is_named(run: Run, visible: dict[str, str]) -> None:
+    done = run("run", "--once", "--driver", "empty", **visible)
+    assert done.returncode == ExitCode.NO_SUCH_GPU, done.stderr
+    what = "no GPU is visible: driver empty of own_package 0.1.0 (own_drivers:Empty) lists none"
+    assert what in done.stderr
 
 
 def test_the_probe_alone_imports_the_driver(run: Run, tmp_path: Path) -> None:

@@ -17,15 +17,14 @@ from sentinel.config.setting import Scope
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import (
     DRIVERS,
+    TARGETS,
     WORKLOADS,
     check_workload,
     find_driver,
     find_workload,
-    is_built_in,
     known_workloads,
     parse_workload,
-    registered,
-    shadowed,
+    unusable,
 )
 from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
@@ -109,18 +108,81 @@ def test_the_built_in_workloads_are_listed_with_their_origin() -> None:
     assert known["gemm"].endswith(" (sentinel.stressor.workloads:gemm)")
 
 
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("gemm", "evil:gemm"),
+        ("gemm", "sentinel.stressor.nosuch:gemm"),
+        ("hold", "sentinel.stressor.workloads:gemm"),
+    ],
+)
 def test_no_package_can_replace_a_built_in_workload_and_one_that_tries_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
 ) -> None:
-    entries = {"gemm": "evil:gemm", "hold": "sentinel.stressor.workloads:gemm"}
-    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "evil", entries))
-    assert find_workload("gemm").value == "sentinel.stressor.workloads:gemm"
-    assert find_workload("hold").value == "sentinel.stressor.workloads:hold"
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "evil", {name: target}))
+    assert find_workload(name).target == f"sentinel.stressor.workloads:{name}"
     check_workload("gemm:size=8192")
     assert "evil" not in "".join(known_workloads().values())
-    one, other = shadowed()
-    assert "workload 'gemm' of evil 0.1.0 (evil:gemm) is not used" in one
-    assert "workload 'hold' of evil" in other
+    (one,) = unusable()
+    assert f"workload {name!r} of evil 0.1.0 ({target}) is not used" in one
+
+
+def test_the_built_in_workloads_do_not_depend_on_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package of the same name hides that of Sentinel; the workloads stay."""
+    mine = {"mine": "mine:work"}
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "gpu_sentry", mine))
+    assert known_workloads().keys() == {*BUILT_IN, "mine"}
+    check_workload("gemm:size=8192")
+    monkeypatch.setattr(sys, "path", [])
+    assert known_workloads().keys() == set(BUILT_IN)
+    assert find_workload("gemm").target == "sentinel.stressor.workloads:gemm"
+
+
+@pytest.mark.parametrize(
+    "value", ["just words", "sentinel.stressor.!!", ":x", "a.b", "a.b:", "a b:c"]
+)
+@pytest.mark.parametrize("name", ["bad", "gemm"])
+def test_a_malformed_entry_point_costs_its_own_workload_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    entries = {"good": "good.one:work [extra]", name: value}
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "bad_pkg", entries))
+    assert find_workload("good").target == "good.one:work"
+    check_workload("gemm:size=8192")
+    check_workload("good")
+    (why,) = unusable()
+    assert f"workload {name!r} of bad_pkg 0.1.0 ({value}) cannot be used: its entry point" in why
+    with pytest.raises(ConfigError, match=r"known are elementwise, gemm, good, hold, links"):
+        check_workload("other")
+    if name == "bad":
+        with pytest.raises(
+            ConfigError, match=r"'bad' of bad_pkg 0\.1\.0 cannot be used: its entry"
+        ):
+            check_workload("bad")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"[other]\nbad\n", "has a line that is not NAME = module:attribute"),
+        (b"[other]\nbad = \xff\n", "is not UTF-8"),
+    ],
+)
+def test_a_package_whose_entry_points_cannot_be_read_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, why: str
+) -> None:
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "good", {"good": "one:work"}))
+    bad = Path(register_package(tmp_path, WORKLOADS, "bad_pkg", {}))
+    (file,) = bad.rglob("entry_points.txt")
+    file.write_bytes(text)
+    monkeypatch.syspath_prepend(bad)
+    assert find_workload("good").package == "good"
+    assert find_driver("nvml") is NVML
+    assert [*unusable()] == [
+        f"the entry points of bad_pkg 0.1.0 cannot be read: its entry_points.txt {why}"
+    ]
 
 
 def test_a_workload_is_checked_by_its_name_alone() -> None:
@@ -155,6 +217,12 @@ def test_the_built_in_drivers_are_those_that_the_package_registers() -> None:
     assert registered == {one.name: one.target for one in (NVML, SIMULATED)}
 
 
+def test_the_built_in_workloads_are_those_that_the_package_registers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"][WORKLOADS] == TARGETS
+    assert TARGETS.keys() == BUILT_IN.keys()
+
+
 def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +248,32 @@ def test_an_unknown_driver_is_refused_with_the_known_ones(
         find_driver("rcom")
 
 
+def test_a_malformed_entry_point_of_a_driver_is_named_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {"rocm": "rocm_x:Rocm", "bad": "just words"}
+    monkeypatch.syspath_prepend(register_package(tmp_path, DRIVERS, "bad_pkg", entries))
+    assert find_driver("rocm").target == "rocm_x:Rocm"
+    with pytest.raises(ConfigError, match=r"'bad' of bad_pkg 0.1.0: its entry point 'just words'"):
+        find_driver("bad")
+    with pytest.raises(ConfigError, match="known are nvml, rocm\n"):
+        find_driver("rcom")
+    (why,) = unusable()
+    assert "driver 'bad' of bad_pkg 0.1.0 (just words) cannot be used: its entry point" in why
+
+
+@pytest.mark.parametrize("name", ["nvml", "simulated"])
+@pytest.mark.parametrize("target", ["evil:Driver", "sentinel.probe.nosuch:Driver"])
+def test_a_package_that_registers_a_built_in_driver_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
+) -> None:
+    entries = {"rocm": "rocm_x:Rocm", name: target}
+    monkeypatch.syspath_prepend(register_package(tmp_path, DRIVERS, "evil", entries))
+    (one,) = unusable()
+    assert f"driver {name!r} of evil 0.1.0 ({target}) is not used" in one
+    assert find_driver("nvml") is NVML
+
+
 def test_two_packages_cannot_have_one_name_and_none_can_replace_nvml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +282,7 @@ def test_two_packages_cannot_have_one_name_and_none_can_replace_nvml(
             tmp_path, DRIVERS, name, {"rocm": f"{name}:Rocm", "nvml": f"{name}:Evil"}
         )
         monkeypatch.syspath_prepend(place)
-    with pytest.raises(ConfigError, match=r"registered by other 0.*one 0"):
+    with pytest.raises(ConfigError, match=r"registered by one 0.*other 0"):
         find_driver("rocm")
     assert find_driver("nvml") is NVML
 
@@ -219,8 +313,7 @@ def test_no_client_can_change_the_driver() -> None:
 
 
 def test_the_table_has_every_built_in_workload_with_its_options() -> None:
-    entries = [one for one in registered() if is_built_in(one)]
-    signatures = {entry.attr: _parameters(load_workload(entry.name)) for entry in entries}
+    signatures = {name: _parameters(load_workload(name)) for name in TARGETS}
     assert signatures == BUILT_IN
 
 

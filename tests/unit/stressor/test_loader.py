@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from sentinel.config.specs import WORKLOADS
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.stressor.loader import (
@@ -17,9 +18,11 @@ from sentinel.stressor.loader import (
     bind_options,
     describe,
     list_options,
+    load_built_in,
     load_workload,
     summary,
 )
+from tests.harness.registered import register_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +43,19 @@ def test_an_unloadable_workload_is_an_error_with_its_name(name: str, message: st
     with pytest.raises(ConfigError) as caught:
         load_workload(name)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["foo", "gemm"])
+def test_a_bad_registration_below_sentinel_costs_no_built_in_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    entries = {name: f"sentinel.stressor.nosuch:{name}"}
+    monkeypatch.syspath_prepend(register_package(tmp_path, WORKLOADS, "bad_pkg", entries))
+    load_built_in()
+    assert load_workload("gemm").__module__ == "sentinel.stressor.workloads"
+    if name == "foo":
+        with pytest.raises(WorkloadError, match="workload foo cannot be imported: ModuleNotFound"):
+            load_workload("foo")
 
 
 def test_a_module_that_is_not_found_has_a_remedy(
@@ -78,12 +94,22 @@ def test_an_error_is_described_in_one_bounded_line() -> None:
     assert len(line) < 1200
 
 
+def test_a_refused_thread_names_the_limit() -> None:
+    refused = describe(RuntimeError("can't start new thread"))
+    assert refused == "RuntimeError: can't start new thread; see `ulimit -u`"
+    assert describe(RuntimeError("another")) == "RuntimeError: another"
+
+
 def test_an_error_without_a_readable_text_is_still_described() -> None:
     class UnreadableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
+    class UnreadableRuntimeError(RuntimeError, UnreadableError):
+        pass
+
     assert describe(UnreadableError()) == "UnreadableError"
+    assert "ulimit" not in describe(UnreadableRuntimeError())
 
 
 def sample(  # type: ignore[no-untyped-def] # one option has no annotation
