@@ -30,7 +30,7 @@ from sentinel.diagnostics.doctor_facts import (
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.diagnostics.survey import read_once
 from sentinel.errors import SentinelError
-from sentinel.host import gpu_locks, simulation
+from sentinel.host import lock_holders, simulation
 from sentinel.host.packages import bindings, installer, torch_build
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import why_processes_are_hidden
@@ -253,7 +253,7 @@ def examine(
         timeouts: How long driver calls may take.
         driver: The setting of that name.
     """
-    folders, simulated = list(gpu_locks.SHARED_FOLDERS), None
+    folders, simulated = list(lock_holders.SHARED_FOLDERS), None
     if simulate is not None:
         simulated = simulation.default_folder()
         inspected, folders = _simulated(simulated, simulate), [simulated / "locks"]
@@ -428,9 +428,9 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
 
 def _held(folders: Sequence[Path], private: Sequence[Path], uuids: Sequence[str]) -> Iterator[Held]:
     """Yield each sentinel, and each process that one left behind, that holds a GPU."""
-    for uuid, stray in gpu_locks.strays((*folders, *private), uuids).items():
+    for uuid, stray in lock_holders.strays((*folders, *private), uuids).items():
         yield Held(uuid=uuid, holder=str(stray), uid=os.getuid(), stray=stray.pid)
-    for uuid, holders in sorted(gpu_locks.holders(folders).items()):
+    for uuid, holders in sorted(lock_holders.holders(folders).items()):
         yield from (Held(uuid=uuid, holder=holder.by_name(), uid=holder.uid) for holder in holders)
 
 

@@ -26,7 +26,8 @@ from sentinel.core.step import gpu_fields
 from sentinel.errors import ExitCode
 from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
-from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.lock_holders import SHARED_FOLDERS
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import allow_open_files, leave, set_process_title, settle_heap
 from sentinel.host.regular_file import file_errors

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
-from sentinel.host import gpu_locks
-from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders, strays
+from sentinel.host import gpu_locks, lock_holders
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.lock_holders import LockHolder, holders, strays
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -159,7 +160,7 @@ def test_a_sentinel_without_a_record_is_no_stray_process(
 ) -> None:
     monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
     if alone:  # it cannot be told apart where the kernel does not say who took a lock
-        monkeypatch.setattr(gpu_locks, "_taker", lambda _: 0)
+        monkeypatch.setattr(lock_holders, "_taker", lambda _: 0)
     with (
         left_behind(tmp_path / "locks", "sentinel", alone=alone) as pid,
         pytest.raises(GpuHeldError, match=f"another sentinel: pid {pid}"),
