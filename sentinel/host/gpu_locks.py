@@ -32,7 +32,7 @@ from sentinel.host.lock_holders import (
 from sentinel.host.procfs import own_stat
 from sentinel.host.registry import records_folder, running_burnins
 from sentinel.host.regular_file import make_private, why_untrusted
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, HeldGpu
 
 #: The modes of the two kinds of folders.
 _SHARED, _PRIVATE = 0o1777, 0o700
@@ -85,7 +85,7 @@ class GpuLocks:
         self._reasons: list[str] = []
         self._shared: list[Path] = []
         self._seen = tuple(shared)
-        self.gpus = tuple(gpus)
+        self._asked = self.gpus = tuple(gpus)
         self.others: Mapping[str, LockHolder] = {}
         self.strays: dict[str, StrayHolder] = {}
         self._patient_until = time.monotonic() + _ENDING_S
@@ -99,6 +99,29 @@ class GpuLocks:
         except BaseException:
             self.release()
             raise
+
+    @property
+    def held_elsewhere(self) -> tuple[HeldGpu, ...]:
+        """The GPUs that are left out, each with its holder."""
+        left = [gpu for gpu in self._asked if gpu not in self.gpus]
+        found = [(gpu, *self._holder(gpu)) for gpu in left]
+        return tuple(
+            HeldGpu(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                pci_bus_id=gpu.pci_bus_id,
+                holder=holder,
+                remedy=remedy,
+            )
+            for gpu, holder, remedy in found
+        )
+
+    def _holder(self, gpu: Gpu) -> tuple[str, str]:
+        """Describe the holder of a GPU that is left out, and how to end it."""
+        stray = self.strays.get(gpu.uuid)
+        if stray is not None:
+            return str(stray), f"End it: kill {stray.pid}"
+        return f"another sentinel: {self.others[gpu.uuid]}", "Have its user stop it"
 
     def files(self, gpu: Gpu) -> tuple[int, ...]:
         """List the file descriptors of a GPU's locks, for a child to inherit."""

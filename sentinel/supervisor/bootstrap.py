@@ -37,7 +37,7 @@ from sentinel.host.unprivileged import find_account
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
 from sentinel.protocol.events import DEBUG_EVENTS, Event
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, HeldGpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
@@ -156,7 +156,7 @@ def _supervise(
         locks = _lock(selected, () if unlocked else selected.gpus)
         found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
-        api = _api(options, claim, selected.ignored)
+        api = _api(options, claim, selected.ignored, locks.held_elsewhere)
         logs = [] if options.log is None else [json_lines(options.log, gpus)]
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
@@ -175,8 +175,17 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     return GpuLocks(gpus, private, shared)
 
 
-def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProcess | None:
-    """Build the API process, or None without an API; see ``Found`` for ``ignored``."""
+def _api(
+    options: Options, claim: Claim | None, ignored: str | None, held: tuple[HeldGpu, ...]
+) -> ApiProcess | None:
+    """Build the API process, or None without an API.
+
+    Args:
+        options: What the daemon was started with.
+        claim: Its socket.
+        ignored: See ``Found``.
+        held: The GPUs that are left out.
+    """
     if options.serve is None or claim is None:
         return None
     serve, config = options.serve, options.config
@@ -187,6 +196,7 @@ def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProce
         journal=serve.journal,
         visible_devices=visible_devices(),
         ignored_devices=ignored,
+        held_elsewhere=held,
         managed="NOTIFY_SOCKET" in os.environ,
         began=time.time(),
         version=__version__,

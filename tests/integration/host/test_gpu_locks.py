@@ -144,6 +144,9 @@ def test_a_gpu_whose_lock_only_a_stray_process_has_is_left_out_alone(
         assert locks.files(gpu(0)) == ()
         assert locks.strays["GPU-0"].pid == pid
         assert str(locks.strays["GPU-0"]).startswith(f"pid {pid} (")
+        (held,) = locks.held_elsewhere
+        assert (held.index, held.holder) == (0, str(locks.strays["GPU-0"]))
+        assert held.remedy == f"End it: kill {pid}"
         assert strays([folder], ["GPU-0", "GPU-1", "GPU-2"]) == locks.strays
         with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
             locked(folder, 0, 1)
@@ -300,6 +303,8 @@ def test_the_gpu_of_another_users_sentinel_is_left_to_it(shared: Path) -> None:
 
     with stranger(lambda: lock(0, 1)) as indices:
         assert indices == "[1]"
+    with stranger(lambda: locked(shared / "locks", 0, 1).held_elsewhere[0].holder) as holder:
+        assert holder.startswith(f"another sentinel: pid {os.getpid()} of uid 0 since ")
     with stranger(lambda: lock(0)) as error:
         assert f"GPU 0 (GPU-0) is held by another sentinel: pid {os.getpid()} of uid 0" in error
     held.release()
@@ -313,6 +318,7 @@ def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> No
         locks = locked(shared / "locks", 0, 1)
         assert [gpu.index for gpu in locks.gpus] == [0, 1]
         assert [(uuid, other.uid) for uuid, other in locks.others.items()] == [("GPU-0", STRANGER)]
+        assert not locks.held_elsewhere
         locks.release()
     assert not holders([shared / "locks"])
 
