@@ -11,6 +11,7 @@ A record beside a lock tells other users.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -70,6 +71,7 @@ class GpuLocks:
         gpus: The GPUs that are locked.
         others: The sentinels of other users on the GPUs, by UUID.
         strays: The stray processes on the GPUs that are left out, by UUID.
+        unrecorded: Why other users do not see this sentinel on a GPU, a reason for each folder.
 
     Raises:
         GpuHeldError: Another sentinel of this user holds a GPU, or other users or stray processes
@@ -88,6 +90,7 @@ class GpuLocks:
         self._asked = self.gpus = tuple(gpus)
         self.others: Mapping[str, LockHolder] = {}
         self.strays: dict[str, StrayHolder] = {}
+        self.unrecorded: list[str] = []
         self._patient_until = time.monotonic() + _ENDING_S
         if not self.gpus:
             return
@@ -234,16 +237,16 @@ class GpuLocks:
             if time.monotonic() >= self._patient_until:
                 break
             time.sleep(_RETRY_S)
-        supervisors, stray = who_has(file)
-        if stray is not None:
-            raise _StrayError(stray)
-        pids = ", ".join(f"pid {pid}" for pid in supervisors)
-        raise GpuHeldError(_another(gpu, pids or "one in another PID namespace"), _REMEDY)
+        owner = who_has(file)
+        if owner.stray is not None:
+            raise _StrayError(owner.stray)
+        raise GpuHeldError(_another(gpu, owner), _REMEDY)
 
     def _record(self, gpu: Gpu) -> None:
         """Write the identity of this process where other users look.
 
-        Where that fails, other users do not see this sentinel, and yield to its stressors.
+        Where that fails everywhere, other users do not see this sentinel, and yield to its
+        stressors.
         """
         own = own_stat()
         identity = {
@@ -252,17 +255,38 @@ class GpuLocks:
             "since": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": " ".join(sys.argv),
         }
+        reasons, text = [], json.dumps(identity).encode()
         for folder in self._shared:
             path = folder / f"{gpu.uuid}.{os.getuid()}.json"
-            with contextlib.suppress(OSError):
-                file = open_own(path, os.O_WRONLY | os.O_CREAT)
-                try:
-                    os.fchmod(file, 0o644)
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, json.dumps(identity).encode(), 0)
-                finally:
-                    os.close(file)
+            try:
+                _write_record(path, text)
+            except OSError as error:
+                reasons.append(f"{path}: {error.strerror}")
+            else:
                 self._records.append(path)
+        if len(reasons) == len(self._shared):
+            self.unrecorded += reasons
+
+
+def _write_record(path: Path, text: bytes) -> None:
+    """Write a record of this user; leave none if there is no room for it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    file = open_own(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.fchmod(file, 0o644)
+        os.ftruncate(file, 0)
+        is_whole = os.pwrite(file, text, 0) == len(text)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(file)
+    if not is_whole:
+        path.unlink()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _burnin_of(holders_: Sequence[LockHolder]) -> str:

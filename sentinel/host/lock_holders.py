@@ -65,6 +65,18 @@ class StrayHolder:
         return f"pid {self.pid} ({self.title}), which a workload of an ended sentinel left behind"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LockOwner:
+    """What has a lock: sentinels or a stray process; neither if it is not visible."""
+
+    pids: tuple[int, ...] = ()
+    stray: StrayHolder | None = None
+
+    def __str__(self) -> str:
+        """Describe the sentinels for people."""
+        return ", ".join(f"pid {pid}" for pid in self.pids) or "one in another PID namespace"
+
+
 def holders(
     shared: Iterable[Path] = SHARED_FOLDERS, uuids: Collection[str] | None = None
 ) -> dict[str, list[LockHolder]]:
@@ -90,8 +102,8 @@ def holders(
     return found
 
 
-def strays(folders: Iterable[Path], uuids: Iterable[str]) -> dict[str, StrayHolder]:
-    """Find the stray processes that have locks of this user, by the UUID of their GPUs.
+def locked_by(folders: Iterable[Path], uuids: Iterable[str]) -> dict[str, LockOwner]:
+    """Find what has the locks of this user, by the UUID of their GPUs.
 
     A check holds a free lock, shared with other checks, for some microseconds.
 
@@ -99,15 +111,16 @@ def strays(folders: Iterable[Path], uuids: Iterable[str]) -> dict[str, StrayHold
         folders: The folders of the locks.
         uuids: The GPUs.
     """
-    found: dict[str, StrayHolder] = {}
+    found: dict[str, LockOwner] = {}
     for folder, uuid in itertools.product(folders, uuids):
         with contextlib.suppress(OSError):
             file = open_own(folder / f"{uuid}.{os.getuid()}.lock", os.O_RDONLY)
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                _, stray = who_has(file)
-                found |= {} if stray is None else {uuid: stray}
+                owner = who_has(file)
+                if uuid not in found or owner.pids or owner.stray is not None:
+                    found[uuid] = owner
             finally:
                 os.close(file)
     return found
@@ -163,8 +176,8 @@ def _read(path: Path, uid: int) -> LockHolder | None:
     )
 
 
-def who_has(file: int) -> tuple[list[int], StrayHolder | None]:
-    """List the sentinels that have the lock of a file; without one, find a stray process.
+def who_has(file: int) -> LockOwner:
+    """Find the sentinels that have the lock of a file; without one, find a stray process.
 
     A sentinel took the lock, and what it started inherits that. Where the kernel does not say who
     took it, each process with the name of a sentinel is one.
@@ -176,10 +189,10 @@ def who_has(file: int) -> tuple[list[int], StrayHolder | None]:
         if process.name == SENTINEL and taker in {process.pid, 0}
     ]
     if supervisors or not found:
-        return supervisors, None
+        return LockOwner(pids=tuple(supervisors))
     stray, _ = found[0]
     title = read_command(stray.pid, stray.started) or stray.name
-    return [], StrayHolder(pid=stray.pid, title=title)
+    return LockOwner(stray=StrayHolder(pid=stray.pid, title=title))
 
 
 def _processes_with(file: int) -> list[tuple[ProcessStat, int]]:

@@ -172,7 +172,11 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     """Lock these of the GPUs that were found."""
     private = lock_folders(os.environ, os.getuid(), found.folder)
     shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
-    return GpuLocks(gpus, private, shared)
+    locks = GpuLocks(gpus, private, shared)
+    if locks.unrecorded:
+        what = "other users do not see which GPUs this sentinel holds, and yield to its stressors"
+        sys.stderr.write(f"sentinel: warning: {what}: {'; '.join(locks.unrecorded)}\n")
+    return locks
 
 
 def _api(

@@ -19,7 +19,7 @@ import pytest
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
 from sentinel.host import gpu_locks, lock_holders
 from sentinel.host.gpu_locks import GpuLocks
-from sentinel.host.lock_holders import LockHolder, holders, strays
+from sentinel.host.lock_holders import LockHolder, LockOwner, StrayHolder, holders, locked_by
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -73,6 +73,12 @@ def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -
         first.process.send_signal(signal.SIGSTOP)
         with host.sentinel(1, *QUICK) as second:
             assert second.wait_for_exit() == 75
+
+
+def strays(folders: list[Path], uuids: list[str]) -> dict[str, StrayHolder]:
+    """Find the stray processes that have the locks of GPUs."""
+    found = locked_by(folders, uuids)
+    return {uuid: owner.stray for uuid, owner in found.items() if owner.stray is not None}
 
 
 def locked(folder: Path, *indices: int) -> GpuLocks:
@@ -171,6 +177,12 @@ def test_a_sentinel_without_a_record_is_no_stray_process(
         locked(tmp_path / "locks", 0, 1)
 
 
+def test_what_has_a_lock_is_found_without_a_record(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    with left_behind(folder, "sentinel", alone=False) as pid:
+        assert locked_by([folder], ["GPU-0", "GPU-1"]) == {"GPU-0": LockOwner(pids=(pid,))}
+
+
 def test_a_lock_whose_last_process_is_ending_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +245,30 @@ def test_an_unusable_folder_is_skipped_unless_there_is_no_other(tmp_path: Path) 
     GpuLocks([gpu(0)], [unusable], [tmp_path]).release()
     with pytest.raises(AccessDeniedError, match=r"GPU 0 .*/proc/nowhere"):
         GpuLocks([gpu(0)], [unusable], [unusable])
+
+
+def test_a_record_without_room_is_not_left_behind_and_is_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = os.pwrite, {"a"}
+
+    def fill(file: int, text: bytes, offset: int) -> int:
+        name = Path(f"/proc/self/fd/{file}").readlink().parent.name
+        return write(file, text[:9] if name in full else text, offset)
+
+    monkeypatch.setattr(os, "pwrite", fill)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    locks = GpuLocks([gpu(0)], [], folders)
+    assert not locks.unrecorded, "one record is enough"
+    assert not list(folders[0].glob("*.json"))
+    locks.release()
+    full.add("b")
+    locks = GpuLocks([gpu(0)], [], folders)
+    names = [f"{folder}/GPU-0.{os.getuid()}.json" for folder in folders]
+    assert locks.unrecorded == [f"{name}: No space left on device" for name in names]
+    assert not holders(folders)
+    assert not list(tmp_path.rglob("*.json"))
+    locks.release()
 
 
 def test_a_symbolic_link_is_no_lock(tmp_path: Path) -> None:
