@@ -172,11 +172,7 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     """Lock these of the GPUs that were found."""
     private = lock_folders(os.environ, os.getuid(), found.folder)
     shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
-    locks = GpuLocks(gpus, private, shared)
-    if locks.unrecorded:
-        what = "other users do not see which GPUs this sentinel holds, and yield to its stressors"
-        sys.stderr.write(f"sentinel: warning: {what}: {'; '.join(locks.unrecorded)}\n")
-    return locks
+    return GpuLocks(gpus, private, shared)
 
 
 def _api(
@@ -295,7 +291,7 @@ def _run(
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    shared = _held_elsewhere(locks, now)
+    shared = [*_held_elsewhere(locks, now), *_unrecorded(locks, now)]
     event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.events])
     code = ExitCode.USAGE
     try:
@@ -350,6 +346,14 @@ def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
         )
         for uuid, holder in (*locks.others.items(), *locks.strays.items())
     ]
+
+
+def _unrecorded(locks: GpuLocks, now: float) -> Iterator[Event]:
+    """Yield an event if other users do not see what this sentinel holds."""
+    if locks.unrecorded:
+        why = "; ".join(locks.unrecorded)
+        text = f"no other user sees that this sentinel holds its GPUs, and each yields: {why}"
+        yield Event(name="service.warning", at=now, fields={"about": "locks", "text": text})
 
 
 def _spec_for(

@@ -271,6 +271,17 @@ def test_a_record_without_room_is_not_left_behind_and_is_said_to_be_missing(
     locks.release()
 
 
+@pytest.mark.long
+def test_a_sentinel_reports_that_its_record_cannot_be_written(simulated: SimulatedHost) -> None:
+    record = simulated.folder / "locks" / f"{simulated.uuid(0)}.{os.getuid()}.json"
+    record.mkdir(parents=True)
+    with simulated.sentinel(1, *QUICK) as sentinel:
+        warning = sentinel.wait_for("service.warning")
+        assert warning["about"] == "locks"
+        assert warning["text"].startswith("no other user sees that this sentinel holds its GPUs")
+        assert warning["text"].endswith(f"{record}: Is a directory")
+
+
 def test_a_symbolic_link_is_no_lock(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
