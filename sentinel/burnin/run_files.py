@@ -133,8 +133,8 @@ def _mend(folder: RunFolder, before: CountersResult, findings: Mapping[str, Any]
     unread = counters.get("kernel_log_error")
     again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
     names = (
-        *("before", "pci_devices", "selected", "held_elsewhere", "known", "host_before"),
-        *("pci_paths", "unacknowledged"),
+        *("before", "pci_devices", "selected", "ignored_devices", "held_elsewhere", "known"),
+        *("host_before", "pci_paths", "unacknowledged"),
     )
     kept = {name: counters[name] for name in names if name in counters}
     kept |= {"resumed": [*counters.get("resumed", ()), again], "findings": findings}
