@@ -47,9 +47,10 @@ FEATURES: Mapping[str, str] = {
     ),
     "settings, schedules, selection of GPUs": "config/* *settings*",
     "one daemon per state: registry, locks, detaching, systemd, log": (
-        "*daemon_* *daemonize* cli/daemon/start.py host/gpu_locks.py host/log* host/paths.py"
-        " host/regi* host/regular_file.py host/systemd.py host/timed_file.py host/unprivileged.py"
-        " supervisor/event_log.py supervisor/single_instance.py"
+        "*daemon_* *daemonize* cli/daemon/start.py host/gpu_locks.py host/lock_holders.py"
+        " host/log* host/paths.py host/regi* host/regular_file.py host/systemd.py"
+        " host/timed_file.py host/unprivileged.py supervisor/event_log.py"
+        " supervisor/single_instance.py"
     ),
     "HTTP API, access, live page": (
         "api/* protocol/api_types.py protocol/problem.py protocol/views.py"

@@ -90,7 +90,7 @@ class ApiContext:
         on_end: Callable[[WireError | None], None],
     ) -> None:
         self.spec = spec
-        self.views = Views()
+        self.views = Views(spec.held_elsewhere)
         self.event_buffer = EventBuffer(str(round(spec.began * 1e6)))
         self.counters = Counters()
         self.metrics = MetricsPage(spec, self.views, self.counters)

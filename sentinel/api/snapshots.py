@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
 from sentinel.config.gpu_selection import gpus_of, select_gpus
+from sentinel.errors import GpuHeldError, NoSuchGpuError
 from sentinel.host.last_verdicts import LastVerdict
 from sentinel.host.procfs import ancestors_of, read_stat
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import Caller
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, HeldGpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
     FaultKind,
@@ -39,9 +40,14 @@ _HOLDING = {"STARTING", "RUNNING", "STOPPING"}
 
 
 class Views:
-    """The last views, and the wait for new ones."""
+    """The last views, and the wait for new ones.
 
-    def __init__(self) -> None:
+    Args:
+        held: The GPUs that this daemon leaves out.
+    """
+
+    def __init__(self, held: Sequence[HeldGpu] = ()) -> None:
+        self._held = held
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
         #: The sessions, in the order in which they were started.
@@ -146,7 +152,11 @@ class Views:
         """
         if selectors is None:
             return ()
-        return tuple(gpu.uuid for gpu in select_gpus(selectors, self.known()))
+        try:
+            selected = select_gpus(selectors, self.known(), self._held)
+        except GpuHeldError as error:  # to clients, it is a GPU that this daemon does not have
+            raise NoSuchGpuError(error.what, error.remedy) from error
+        return tuple(gpu.uuid for gpu in selected)
 
     def known(self) -> tuple[Gpu, ...]:
         """Return the GPUs of the daemon.

@@ -167,7 +167,11 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
     parts = ParticipationEvidence(
-        listed=run.node, tested=tested, selected=run.selected, ignored=run.ignored_devices
+        listed=run.node,
+        tested=tested,
+        selected=run.selected,
+        ignored=run.ignored_devices,
+        held=run.held_elsewhere,
     )
     expected = ExpectedEvidence(
         expectation=run.expectation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -38,7 +38,7 @@ from sentinel.host.regular_file import file_errors
 from sentinel.host.verified_store import acknowledged_at, confirmed_faulty, known_gpus
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, HeldGpu
 
 # --- recording a run -------------------------------------------------------------------------
 
@@ -204,15 +204,25 @@ def _plain(findings: Mapping[str, Findings]) -> dict[str, Any]:
 
 
 def _selection(client: Client, request: RunRequest, before: CountersResult) -> dict[str, Any]:
-    """Return whether GPUs of the node are left out, and what of the variable does so by mistake."""
+    """Return whether GPUs of the node are left out, and which of them against the selection."""
     status, gpus = client.status(), client.settings().get("gpus")
+    named = {*request.gpus} - {"all"}
+    held = status.daemon.held_elsewhere
     chosen = gpus is not None and set(gpus.text.split(",")) - {"all", ""}
-    named = bool({*request.gpus} - {"all"}) or bool(chosen)
-    fewer = request.simulated is not None and len(status.gpus) < len(before.counters)
+    fewer = request.simulated is not None and len(status.gpus) + len(held) < len(before.counters)
+    is_chosen = bool(named or chosen)
     return {
-        "selected": named or fewer or status.daemon.visible_devices is not None,
-        "ignored_devices": None if named else status.daemon.ignored_devices,
+        "selected": is_chosen or fewer or status.daemon.visible_devices is not None,
+        "ignored_devices": None if is_chosen else status.daemon.ignored_devices,
+        "held_elsewhere": _wanted(request, held),
     }
+
+
+def _wanted(request: RunRequest, held: Iterable[HeldGpu]) -> dict[str, str]:
+    """Return the holders of the GPUs that a run was to test, too; one that is named is refused."""
+    if request.gpus and "all" not in request.gpus:
+        return {}
+    return {gpu.uuid: gpu.holder for gpu in held}
 
 
 def _present_settings(
@@ -222,8 +232,10 @@ def _present_settings(
 
     Raises:
         NoSuchGpuError: A selector matches no GPU, or several.
+        GpuHeldError: A selector matches a GPU that is held elsewhere.
     """
-    gpus = select_gpus(selectors, gpus_of(client.status().gpus))
+    status = client.status()
+    gpus = select_gpus(selectors, gpus_of(status.gpus), status.daemon.held_elsewhere)
     return recorded_settings(client.settings(), request, gpus)
 
 

@@ -64,11 +64,11 @@ def prepare(
         simulated: Whether the GPUs are simulated.
         beside: What to record beside the counters: ``selected``, whether GPUs were selected, so
             that others of the node are none of the run's; ``ignored_devices``, what CUDA ignores of
-            CUDA_VISIBLE_DEVICES, so that others may be left out by mistake; ``known``, the GPUs of
-            earlier runs and of verified work; ``host_before``, what the kernel says of the host;
-            ``pci_paths``, the ports above each device of NVIDIA; ``unacknowledged``, the
-            faults of the kernel's log since the boot, for people; ``findings``, what daemons know
-            against GPUs.
+            CUDA_VISIBLE_DEVICES, so that others may be left out by mistake; ``held_elsewhere``, the
+            holders of GPUs that were to be tested; ``known``, the GPUs of earlier runs and of
+            verified work; ``host_before``, what the kernel says of the host; ``pci_paths``, the
+            ports above each device of NVIDIA; ``unacknowledged``, the faults of the kernel's log
+            since the boot, for people; ``findings``, what daemons know against GPUs.
 
     Raises:
         ConfigError: They cannot be written.
@@ -133,8 +133,8 @@ def _mend(folder: RunFolder, before: CountersResult, findings: Mapping[str, Any]
     unread = counters.get("kernel_log_error")
     again = {"after": counters.get("after"), "before": [asdict(gpu) for gpu in before.counters]}
     names = (
-        *("before", "pci_devices", "selected", "known", "host_before"),
-        *("pci_paths", "unacknowledged"),
+        *("before", "pci_devices", "selected", "ignored_devices", "held_elsewhere", "known"),
+        *("host_before", "pci_paths", "unacknowledged"),
     )
     kept = {name: counters[name] for name in names if name in counters}
     kept |= {"resumed": [*counters.get("resumed", ()), again], "findings": findings}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from sentinel.errors import ConfigError, NoSuchGpuError
-from sentinel.protocol.gpu import Gpu
+from sentinel.errors import ConfigError, GpuHeldError, NoSuchGpuError
+from sentinel.protocol.gpu import Gpu, HeldGpu
 from sentinel.protocol.gpu_names import is_named, parse_address
 from sentinel.units import split_selectors
 
@@ -191,7 +191,9 @@ class KnownGpu:
     present: bool | None
 
 
-def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def select_gpus(
+    selectors: Sequence[str], gpus: tuple[Gpu, ...], held: Sequence[HeldGpu] = ()
+) -> tuple[Gpu, ...]:
     """Return the selected GPUs, in the order of ``gpus``.
 
     Args:
@@ -200,15 +202,20 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
             duplicates do not matter. A bare number is always an index. An empty sequence selects
             every GPU.
         gpus: The GPUs to choose from.
+        held: Those that are held elsewhere, which only a selector of their own matches.
 
     Raises:
         NoSuchGpuError: A selector is malformed, or matches no GPU, or several.
+        GpuHeldError: A selector matches only one that is held elsewhere.
     """
     if not selectors:
         return gpus
 
     def match(selector: str) -> Sequence[Gpu]:
-        return gpus if selector.lower() == "all" else _matching(selector, gpus)
+        matches = gpus if selector.lower() == "all" else _matching(selector, gpus)
+        if not matches:
+            _refuse_held(selector, held)
+        return matches
 
     def refuse(what: str) -> NoSuchGpuError:
         return _no_such_gpu(what, _choices(gpus), ("all", *(gpu.uuid for gpu in gpus)))
@@ -220,6 +227,15 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
             raise refuse(what)
         chosen.update(gpu.uuid for gpu in matches)
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
+
+
+def _refuse_held(selector: str, held: Iterable[HeldGpu]) -> None:
+    """Raise GpuHeldError if a selector matches a GPU that is held elsewhere."""
+    for gpu in held:
+        if is_named(gpu, selector):
+            what = f"GPU {gpu.index} ({gpu.uuid}) is not used, since it was held at the start"
+            remedy = f"{gpu.remedy}. Then start again; of a daemon: sentinel restart"
+            raise GpuHeldError(f"{what} by {gpu.holder}", remedy)
 
 
 def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:

@@ -103,7 +103,8 @@ def _folders(facts: HostFacts) -> Diagnosis:
     if not any(folder.shared and not folder.private for folder in usable):
         means = "a sentinel of another user does not see this one, and each yields to the other"
         remedy = "Make one of them a folder of root that all users may write (mode 1777)."
-        return warning(check, found, means, f"{remedy} For a service: PrivateTmp=no.")
+        more = "Free space in a full one. For a service: PrivateTmp=no."
+        return warning(check, found, means, f"{remedy} {more}")
     return well(check, found, "sentinels of all users of this host see each other")
 
 

@@ -30,11 +30,11 @@ from sentinel.diagnostics.doctor_facts import (
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.diagnostics.survey import read_once
 from sentinel.errors import SentinelError
-from sentinel.host import gpu_locks, simulation
+from sentinel.host import lock_holders, simulation
 from sentinel.host.packages import bindings, installer, torch_build
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import why_processes_are_hidden
-from sentinel.host.regular_file import why_untrusted
+from sentinel.host.regular_file import why_full, why_untrusted
 from sentinel.protocol.counters import Counters, CountersSpec, GpuAccess
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML
@@ -253,7 +253,7 @@ def examine(
         timeouts: How long driver calls may take.
         driver: The setting of that name.
     """
-    folders, simulated = list(gpu_locks.SHARED_FOLDERS), None
+    folders, simulated = list(lock_holders.SHARED_FOLDERS), None
     if simulate is not None:
         simulated = simulation.default_folder()
         inspected, folders = _simulated(simulated, simulate), [simulated / "locks"]
@@ -406,10 +406,10 @@ def _folder(path: Path) -> Folder:
         return Folder(path=str(path), unusable=error.strerror)
     if not stat.S_ISDIR(mode):
         return Folder(path=str(path), unusable="it is not a folder")
-    able = os.access(path, os.W_OK | os.X_OK)
+    why = None if os.access(path, os.W_OK | os.X_OK) else "it is not writable"
     return Folder(
         path=str(path),
-        unusable=None if able else "it is not writable",
+        unusable=why or why_full(path),
         shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - the rights of all users
         private=_private(path),
     )
@@ -428,9 +428,14 @@ def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool
 
 def _held(folders: Sequence[Path], private: Sequence[Path], uuids: Sequence[str]) -> Iterator[Held]:
     """Yield each sentinel, and each process that one left behind, that holds a GPU."""
-    for uuid, stray in gpu_locks.strays((*folders, *private), uuids).items():
-        yield Held(uuid=uuid, holder=str(stray), uid=os.getuid(), stray=stray.pid)
-    for uuid, holders in sorted(gpu_locks.holders(folders).items()):
+    recorded, uid = lock_holders.holders(folders), os.getuid()
+    for uuid, owner in lock_holders.locked_by((*folders, *private), uuids).items():
+        if owner.stray is not None:
+            yield Held(uuid=uuid, holder=str(owner.stray), uid=uid, stray=owner.stray.pid)
+        elif not any(holder.uid == uid for holder in recorded.get(uuid, ())):
+            holder = f"a sentinel of this user without a record ({owner})"
+            yield Held(uuid=uuid, holder=holder, uid=uid)
+    for uuid, holders in sorted(recorded.items()):
         yield from (Held(uuid=uuid, holder=holder.by_name(), uid=holder.uid) for holder in holders)
 
 

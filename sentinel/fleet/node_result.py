@@ -19,6 +19,7 @@ from sentinel.burnin.checks.check import (
     untested,
     worst_first,
 )
+from sentinel.burnin.checks.expected_checks import unproved
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.required_evidence import REQUIRED, missing_evidence
 from sentinel.burnin.record import Checksum
@@ -237,6 +238,8 @@ class NodeResult:
     summary: Mapping[str, int]
     #: Whether the number of its GPUs was judged.
     is_counted: bool = False
+    #: What of the node itself its run could not judge, such as a GPU that was held elsewhere.
+    unproved: tuple[str, ...] = ()
     #: The file of other thresholds than those of its run; None if it was judged by its own.
     judged_again_by: str | None = None
 
@@ -295,6 +298,7 @@ def node_result(report: Any) -> NodeResult:
     return replace(
         found,
         checks=worst_first(found.checks),
+        unproved=tuple(unproved(found.checks)),
         gpus=tuple(_used(_consistent(gpu, found, judged)) for gpu in gpus),
         is_counted=bool(counts & {Status.PASS, Status.FAIL}),
     )

@@ -89,7 +89,7 @@ class FleetNode(NodeFile):
     results: tuple[CheckResult, ...] = ()
     #: Why its report is not accepted, whatever it has found.
     refused: tuple[str, ...] = ()
-    #: What of the fleet's expectation is not known of it.
+    #: What of it was not tested, or is not known of the fleet's expectation.
     unproved: tuple[str, ...] = ()
 
     @property
@@ -277,7 +277,7 @@ def _judge_node(
         for (gpu, group), expected in zip(members, by_expectation.gpus, strict=True)
     )
     found: list[CheckResult] = [*by_expectation.node]
-    unknown = tuple(unproved(found))
+    unknown = tuple(dict.fromkeys((*unproved(found), *result.unproved)))
     if members:
         # The node is compared by the hardware that most of its GPUs are.
         number, _ = Counter(group.number for _, group in members).most_common(1)[0]

@@ -437,3 +437,15 @@ def make_private(folder: Path) -> None:
     for part in (*reversed(folder.parents), folder):
         if not part.is_dir():
             part.mkdir(mode=0o700, exist_ok=True)
+
+
+def why_full(path: Path) -> str | None:
+    """Explain why there is no room for a file in a folder, or return None."""
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return error.strerror
+    blocks = room.f_bfree if os.geteuid() == 0 else room.f_bavail
+    files = room.f_ffree if os.geteuid() == 0 else room.f_favail
+    # Some file systems do not limit the number of files, and count none.
+    return "its file system is full" if not blocks or (room.f_files and not files) else None

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 from sentinel.errors import NotRunningError, ServiceError
 from sentinel.protocol import SCHEMA_VERSION
 from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import TelemetryFields
+from sentinel.protocol.gpu import HeldGpu, TelemetryFields
 from sentinel.protocol.views import (
     BurninFields,
     GpuFields,
@@ -383,6 +383,8 @@ class DaemonInfo(ResponseType):
     visible_devices: str | None = None
     #: What CUDA ignores of it, as a sentence, or None.
     ignored_devices: str | None = None
+    #: The selected GPUs that it does not use, since they were held at its start.
+    held_elsewhere: tuple[HeldGpu, ...] = ()
     #: Why earlier wrong results are not known, such as a damaged file, and what to do; or None.
     forgotten: str | None = None
     #: The age of the state that the daemon published last.

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from sentinel.protocol.gpu import HeldGpu
+
 #: What a report counts besides its seconds, and a phase sums up.
 COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
 
@@ -190,6 +192,8 @@ class ApiSpec:
     visible_devices: str | None = None
     #: What CUDA ignores of it, as a sentence, or None.
     ignored_devices: str | None = None
+    #: The selected GPUs that it does not use, since they were held at its start.
+    held_elsewhere: tuple[HeldGpu, ...] = ()
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.

@@ -127,6 +127,19 @@ class Gpu:
     renumbered: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldGpu:
+    """A selected GPU that is not used before the next start, since it was held at this one."""
+
+    uuid: str
+    index: int
+    pci_bus_id: str
+    #: Another sentinel, or a process that one left behind, with its PID.
+    holder: str
+    #: How to free the GPU, as a sentence without its stop.
+    remedy: str
+
+
 class ProcessKind(StrEnum):
     """NVML's three lists of processes."""
 

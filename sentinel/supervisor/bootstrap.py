@@ -27,7 +27,8 @@ from sentinel.core.step import gpu_fields
 from sentinel.errors import ExitCode
 from sentinel.host.event_lines import Sink, event_object, json_lines
 from sentinel.host.golden_store import locate
-from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.lock_holders import SHARED_FOLDERS
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_setup import allow_open_files, leave, set_process_title, settle_heap
 from sentinel.host.regular_file import file_errors
@@ -37,7 +38,7 @@ from sentinel.host.unprivileged import find_account
 from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
 from sentinel.protocol.events import DEBUG_EVENTS, Event
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, HeldGpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
@@ -156,7 +157,7 @@ def _supervise(
         locks = _lock(selected, () if unlocked else selected.gpus)
         found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
-        api = _api(options, claim, selected.ignored)
+        api = _api(options, claim, selected.ignored, locks.held_elsewhere)
         logs = [] if options.log is None else [json_lines(options.log, gpus)]
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
@@ -175,8 +176,17 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     return GpuLocks(gpus, private, shared)
 
 
-def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProcess | None:
-    """Build the API process, or None without an API; see ``Found`` for ``ignored``."""
+def _api(
+    options: Options, claim: Claim | None, ignored: str | None, held: tuple[HeldGpu, ...]
+) -> ApiProcess | None:
+    """Build the API process, or None without an API.
+
+    Args:
+        options: What the daemon was started with.
+        claim: Its socket.
+        ignored: See ``Found``.
+        held: The GPUs that are left out.
+    """
     if options.serve is None or claim is None:
         return None
     serve, config = options.serve, options.config
@@ -187,6 +197,7 @@ def _api(options: Options, claim: Claim | None, ignored: str | None) -> ApiProce
         journal=serve.journal,
         visible_devices=visible_devices(),
         ignored_devices=ignored,
+        held_elsewhere=held,
         managed="NOTIFY_SOCKET" in os.environ,
         began=time.time(),
         version=__version__,
@@ -281,7 +292,7 @@ def _run(
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
-    shared = _held_elsewhere(locks, now)
+    shared = [*_held_elsewhere(locks, now), *_unrecorded(locks, now)]
     event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.events])
     code = ExitCode.USAGE
     try:
@@ -336,6 +347,14 @@ def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
         )
         for uuid, holder in (*locks.others.items(), *locks.strays.items())
     ]
+
+
+def _unrecorded(locks: GpuLocks, now: float) -> Iterator[Event]:
+    """Yield an event if other users do not see what this sentinel holds."""
+    if locks.unrecorded:
+        why = "; ".join(locks.unrecorded)
+        text = f"no other user sees that this sentinel holds its GPUs, and each yields: {why}"
+        yield Event(name="service.warning", at=now, fields={"about": "locks", "text": text})
 
 
 def _spec_for(

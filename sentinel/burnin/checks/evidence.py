@@ -402,6 +402,8 @@ class ParticipationEvidence:
     selected: bool | None
     #: What CUDA ignored of the variable that selected them, or None.
     ignored: str | None = None
+    #: The holders of GPUs that were to be tested, by UUID, which Sentinel therefore left out.
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- values of the counters ------------------------------------------------------------------

@@ -33,15 +33,21 @@ TABLE = Table()
 
 #: The checks of an expectation: where one of them could not judge, nothing is proved.
 EXPECTED: Final = frozenset({"node.gpus", "node.expected", "gpu.expected"})
+_PROVING: Final = EXPECTED | {"daemon.findings"}
 
 
 def unproved(results: Iterable[CheckResult]) -> list[str]:
-    """Name what of an expectation, or of earlier findings, could not be judged."""
+    """Name what of an expectation, of earlier findings or of the GPUs could not be judged."""
     return [
         f"{result.id}: {result.evidence}"
         for result in results
-        if result.id in {*EXPECTED, "daemon.findings"} and result.status is Status.NOT_TESTED
+        if result.status is Status.NOT_TESTED and (result.id in _PROVING or _is_held(result))
     ]
+
+
+def _is_held(result: CheckResult) -> bool:
+    """Check whether GPUs were to be tested and were held elsewhere; early records do not say it."""
+    return result.id == "node.tested" and result.value is not None
 
 
 def count_unchecked(results: Iterable[CheckResult]) -> str | None:

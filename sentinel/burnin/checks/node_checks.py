@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from sentinel.burnin.checks.catalogue import Table
 from sentinel.burnin.checks.check import (
@@ -119,16 +119,33 @@ def _node_tested(evidence: ParticipationEvidence, limits: Limits) -> Judgement:
     if evidence.selected is None:
         return untested("it is not recorded whether GPUs were selected")
     absent = [gpu for gpu in evidence.listed if gpu.uuid not in evidence.tested]
-    if evidence.selected and not (evidence.ignored and absent):
+    held = [gpu for gpu in absent if gpu.uuid in evidence.held]
+    if evidence.selected and not evidence.ignored:
+        absent = held
+    if evidence.selected and not absent:
         return not_applicable("GPUs were selected")
-    texts = [f"GPU {gpu.index} has no verdict: {gpu.lost or 'it was not used'}" for gpu in absent]
-    if evidence.selected:
-        texts = [f"GPU {gpu.index} has no verdict: {gpu.lost}" for gpu in absent if gpu.lost]
-        indices = format_indices(gpu.index for gpu in absent)
-        texts.append(f"GPU {indices} not tested: {evidence.ignored}")
-    text = "; ".join(texts)
+    text = "; ".join(_absences(evidence, absent))
     gone = sum(gpu.lost is not None and not gpu.unanswered for gpu in absent)
     lost = by_limits(gone, {"fail": limits["fail"]}, text)
     if lost.status is Status.FAIL:
         return lost
+    if held:  # the user wanted them tested, so no limit excuses it
+        action = "Free the GPU and run it again, or name the GPUs to test by --gpus."
+        return Judgement(status=Status.NOT_TESTED, value=len(held), evidence=text, action=action)
     return by_limits(len(absent), {"warn": limits["warn"]}, text)
+
+
+def _absences(evidence: ParticipationEvidence, absent: Sequence[Counters]) -> Iterator[str]:
+    """Explain why GPUs took no part; those with a reason of their own come first."""
+    others = []
+    for gpu in absent:
+        holder = evidence.held.get(gpu.uuid or "")
+        why = gpu.lost or (holder and f"it is held by {holder}")
+        if why:
+            yield f"GPU {gpu.index} has no verdict: {why}"
+        if not holder and (evidence.selected or not why):
+            others.append(gpu.index)
+    if others and evidence.selected:
+        yield f"GPU {format_indices(others)} not tested: {evidence.ignored}"
+    elif others:
+        yield from (f"GPU {index} has no verdict: it was not used" for index in others)

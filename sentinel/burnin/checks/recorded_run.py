@@ -58,6 +58,7 @@ CHECKS = Table(
 _TYPES_OF_COUNTERS: Mapping[str, Any] = {
     "selected": bool | None,
     "ignored_devices": str | None,
+    "held_elsewhere": Mapping[str, str] | None,
     "pci_devices": tuple[str, ...] | None,
     "pci_paths": Mapping[str, tuple[str, ...]] | None,
     "known": Mapping[str, str] | None,
@@ -144,6 +145,8 @@ class Recorded:
     selected: bool | None
     #: What CUDA ignored of the variable that selected them, or None.
     ignored_devices: str | None
+    #: The holders of GPUs that were to be tested and were left out, by UUID.
+    held_elsewhere: Mapping[str, str]
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: Sequence[str] | None
     #: The host before and after, as far as it was read.
@@ -234,6 +237,7 @@ def read_run(folder: RunFolder) -> Recorded:
         node=node,
         selected=counters.get("selected"),
         ignored_devices=counters.get("ignored_devices"),
+        held_elsewhere=counters.get("held_elsewhere") or {},
         pci_devices=counters.get("pci_devices"),
         host=host,
         expectation=_expectation(header),

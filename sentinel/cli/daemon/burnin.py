@@ -365,12 +365,17 @@ def follow_new_run(request: RunRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def warn_at_start(folder: RunFolder) -> None:
-    """Report an ignored part of CUDA_VISIBLE_DEVICES, and unacknowledged faults since the boot."""
+    """Report GPUs that are left out by no decision of the user, and unacknowledged faults."""
     begun = read_object(folder.counters)
     ignored = begun.get("ignored_devices")
+    indices = {gpu["uuid"]: gpu["index"] for gpu in begun.get("before", ())}
+    held = [
+        f"GPU {indices.get(uuid, uuid)} is not tested, so this run cannot pass: held by {holder}"
+        for uuid, holder in (begun.get("held_elsewhere") or {}).items()
+    ]
     faults = begun.get("unacknowledged", ())
     earlier = [f"before this run, since the boot: {fault}" for fault in faults]
-    for text in [*filter(None, [ignored]), *earlier]:
+    for text in [*filter(None, [ignored]), *held, *earlier]:
         click.echo(f"sentinel: warning: {printable(text)}", err=True)
 
 

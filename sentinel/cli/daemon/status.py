@@ -127,7 +127,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
 
 def _with_holders(error: NotRunningError, socket: str) -> NotRunningError:
     """Name the burn-ins that hold GPUs without a daemon, and the sentinels of other users."""
-    from sentinel.host.gpu_locks import SHARED_FOLDERS, holders
+    from sentinel.host.lock_holders import SHARED_FOLDERS, holders
     from sentinel.host.registry import records_folder, running_burnins
     from sentinel.host.simulation import default_folder
 

@@ -10,6 +10,7 @@ are not kept free meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from sentinel.units import format_duration, format_indices
 _MAX_LISTED = 10
 #: And so many reasons; GPUs with the same one are named together.
 _MAX_REASONS = 4
+#: What a reason has that is a clause, such as "memory is in use"; others continue "GPU 0 is".
+_VERB = re.compile(r" (is|cannot) ")
 
 
 def claims(state: State, before: str | None = None) -> dict[str, str]:
@@ -118,6 +121,8 @@ class _Reason:
     text: str
     #: What is added for a GPU that is alone with its reason.
     more: str = ""
+    #: Whether the text is a clause with a subject of its own.
+    is_clause: bool = False
 
 
 def _summary(reasons: Sequence[_Reason]) -> str:
@@ -128,8 +133,9 @@ def _summary(reasons: Sequence[_Reason]) -> str:
     parts = []
     for text, group in list(groups.items())[:_MAX_REASONS]:
         alone = len(group) == 1
-        name = f"GPU {group[0].index} is" if alone else f"GPUs {_indices(group)} are"
-        parts.append(f"{name} {text}{group[0].more if alone else ''}")
+        name, verb = ("GPU", " is") if alone else ("GPUs", " are")
+        joint = ":" if group[0].is_clause else verb
+        parts.append(f"{name} {_indices(group)}{joint} {text}{group[0].more if alone else ''}")
     left = [reason for group in list(groups.values())[_MAX_REASONS:] for reason in group]
     if left:
         parts.append(f"and {len(left)} more, GPU{'' if len(left) == 1 else 's'} {_indices(left)}")
@@ -165,6 +171,7 @@ def _why_not(
             names = ", ".join(dict.fromkeys(process.name or "a process" for process in processes))
             pids = ", ".join(str(process.pid) for process in processes[:_MAX_LISTED])
             text = f"{reason}: {names}" if names else reason
-            return _Reason(index, text, f" (pid {pids})" if pids else "")
+            is_clause = _VERB.search(reason) is not None
+            return _Reason(index, text, f" (pid {pids})" if pids else "", is_clause)
         case Unknown(reason=reason):
             return _Reason(index, f"unknown: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sentinel.host import verified_store
 from sentinel.host.timed_file import FAULTS, Clocks
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level, PauseGpus
+from sentinel.protocol.gpu import HeldGpu
 from sentinel.protocol.views import (
     FaultKind,
     GpuFault,
@@ -44,6 +45,22 @@ OLD = StoredWork(
     since=100.0,
     total=VerifiedCounts(checks=9, errors=2),
 )
+
+
+HELD = HeldGpu(
+    uuid="GPU-held", index=9, pci_bus_id="0000:0A:00.0", holder="pid 5 (x)", remedy="Kill it"
+)
+
+
+def test_a_gpu_that_is_held_elsewhere_is_named_with_its_holder(tmp_path: Path) -> None:
+    with ApiServer(tmp_path, held_elsewhere=(HELD,)) as api:
+        (held,) = ask(api, "GET", "/v1/status").body["daemon"]["held_elsewhere"]
+        assert held == asdict(HELD)
+        body = {"plan": "quick", "gpus": ["0", "9"]}
+        reply = ask(api, "POST", "/v1/burnin", body)
+        check_problem(reply, 404, "no_such_gpu")
+        assert "GPU 9 (GPU-held) is not used" in reply.body["detail"]
+        assert "by pid 5 (x)" in reply.body["detail"]
 
 
 def find_errors(api: ApiServer, errors: int, findings: int = 0) -> None:

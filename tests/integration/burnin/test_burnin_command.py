@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,55 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
 @pytest.mark.parametrize(
     ("flags", "code"), [(("--gpus", "7"), ExitCode.NO_SUCH_GPU), (("--util", "10%"), 2)]
 )
+@contextlib.contextmanager
+def stray_on(host: SimulatedHost, index: int, count: int = 2) -> Iterator[int]:
+    """Have a process keep the lock of a simulated GPU; yield its PID."""
+    gpu = Registry.create(host.folder, count).gpus()[index]
+    folder = host.folder / "locks"
+    folder.mkdir()
+    with (folder / f"{gpu.uuid}.{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = subprocess.Popen(["sleep", "1000"], pass_fds=[file.fileno()])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("selected", [(), ("--gpus", "all")])
+def test_a_gpu_that_is_held_elsewhere_is_named_and_there_is_no_pass(
+    simulated: SimulatedHost, selected: tuple[str, ...]
+) -> None:
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 1")), 2)
+    with stray_on(simulated, 1) as pid:
+        done = run_program(*run.command(*selected), env=simulated.environment(), cwd=ROOT)
+    assert done.returncode == ExitCode.INCOMPLETE, done
+    holder = f"pid {pid} (sleep 1000), which a workload of an ended sentinel left behind"
+    warning = f"GPU 1 is not tested, so this run cannot pass: held by {holder}"
+    assert f"sentinel: warning: {warning}\n" in done.stderr
+    report = run.report()
+    assert [gpu["index"] for gpu in report["gpus"]] == [0]
+    why = f"node.tested: GPU 1 has no verdict: it is held by {holder}"
+    meaning = f"no fault was found, and not everything was done: node: {why}"
+    assert (report["verdict"], report["meaning"].partition(";")[0]) == ("INCOMPLETE", meaning)
+    assert f"INCOMPLETE  {report['node']['hostname']}  short: {meaning}" in done.stdout
+
+
+def test_a_selected_gpu_that_is_held_elsewhere_refuses_the_run(simulated: SimulatedHost) -> None:
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 1")), 2)
+    with stray_on(simulated, 1) as pid:
+        command = run.command("--gpus", "0,1")
+        refused = run_program(*command, env=simulated.environment(), cwd=ROOT)
+        assert refused.returncode == ExitCode.HELD, refused
+        assert f"by pid {pid} (sleep 1000)" in refused.stderr
+        assert f"End it: kill {pid}" in refused.stderr
+        assert not run.folder.exists()
+        run.run("--gpus", "0")
+    (tested,) = [one for one in run.report()["checks"] if one["id"] == "node.tested"]
+    assert tested["status"] == "n/a", "the user has left it out"
+
+
 def test_a_run_that_does_not_start_leaves_nothing(
     simulated: SimulatedHost, flags: tuple[str, ...], code: int
 ) -> None:

@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sentinel.diagnostics import doctor_inspection
 from sentinel.diagnostics.doctor_facts import Folder, GpuFacts
+from sentinel.host import lock_holders
 from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.lock_holders import LockOwner
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.gpu_environment import SimulatedHost
@@ -97,6 +100,30 @@ def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     held.release()
     assert list(doctor_inspection._held([first, second], [], names)) == []
     GpuLocks(gpus, [], [first, second]).release()
+
+
+def test_a_sentinel_without_a_record_is_named_by_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = LockOwner(pids=(4711,))
+    monkeypatch.setattr(lock_holders, "locked_by", lambda *_: {"GPU-0": owner})
+    (found,) = doctor_inspection._held([tmp_path], [], ["GPU-0"])
+    assert found.holder == "a sentinel of this user without a record (pid 4711)"
+    assert (found.uuid, found.uid, found.stray) == ("GPU-0", os.getuid(), None)
+
+
+def test_a_full_record_folder_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = SimpleNamespace(f_bfree=0, f_bavail=0, f_ffree=9, f_favail=9, f_files=9)
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    assert doctor_inspection._folder(tmp_path).unusable == "its file system is full"
+    room.f_bfree = room.f_bavail = 9
+    assert doctor_inspection._folder(tmp_path).unusable is None
+    room.f_ffree = room.f_favail = 0
+    assert doctor_inspection._folder(tmp_path).unusable == "its file system is full"
+    room.f_files = 0
+    assert doctor_inspection._folder(tmp_path).unusable is None
 
 
 def test_a_record_folder_is_checked_by_its_mode_and_not_created(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
-from sentinel.host import gpu_locks
-from sentinel.host.gpu_locks import GpuLocks, LockHolder, holders, strays
+from sentinel.host import gpu_locks, lock_holders
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.lock_holders import LockHolder, LockOwner, StrayHolder, holders, locked_by
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
@@ -73,6 +74,12 @@ def test_a_stressor_that_outlives_its_supervisor_keeps_the_lock(host: GpuHost) -
         first.process.send_signal(signal.SIGSTOP)
         with host.sentinel(1, *QUICK) as second:
             assert second.wait_for_exit() == 75
+
+
+def strays(folders: list[Path], uuids: list[str]) -> dict[str, StrayHolder]:
+    """Find the stray processes that have the locks of GPUs."""
+    found = locked_by(folders, uuids)
+    return {uuid: owner.stray for uuid, owner in found.items() if owner.stray is not None}
 
 
 def locked(folder: Path, *indices: int) -> GpuLocks:
@@ -144,6 +151,9 @@ def test_a_gpu_whose_lock_only_a_stray_process_has_is_left_out_alone(
         assert locks.files(gpu(0)) == ()
         assert locks.strays["GPU-0"].pid == pid
         assert str(locks.strays["GPU-0"]).startswith(f"pid {pid} (")
+        (held,) = locks.held_elsewhere
+        assert (held.index, held.holder) == (0, str(locks.strays["GPU-0"]))
+        assert held.remedy == f"End it: kill {pid}"
         assert strays([folder], ["GPU-0", "GPU-1", "GPU-2"]) == locks.strays
         with pytest.raises(GpuHeldError, match=f"GPU 1 .*pid {os.getpid()}"):
             locked(folder, 0, 1)
@@ -160,12 +170,18 @@ def test_a_sentinel_without_a_record_is_no_stray_process(
 ) -> None:
     monkeypatch.setattr(gpu_locks, "_ENDING_S", 0.1)
     if alone:  # it cannot be told apart where the kernel does not say who took a lock
-        monkeypatch.setattr(gpu_locks, "_taker", lambda _: 0)
+        monkeypatch.setattr(lock_holders, "_taker", lambda _: 0)
     with (
         left_behind(tmp_path / "locks", "sentinel", alone=alone) as pid,
         pytest.raises(GpuHeldError, match=f"another sentinel: pid {pid}"),
     ):
         locked(tmp_path / "locks", 0, 1)
+
+
+def test_what_has_a_lock_is_found_without_a_record(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    with left_behind(folder, "sentinel", alone=False) as pid:
+        assert locked_by([folder], ["GPU-0", "GPU-1"]) == {"GPU-0": LockOwner(pids=(pid,))}
 
 
 def test_a_lock_whose_last_process_is_ending_is_waited_for(
@@ -230,6 +246,41 @@ def test_an_unusable_folder_is_skipped_unless_there_is_no_other(tmp_path: Path) 
     GpuLocks([gpu(0)], [unusable], [tmp_path]).release()
     with pytest.raises(AccessDeniedError, match=r"GPU 0 .*/proc/nowhere"):
         GpuLocks([gpu(0)], [unusable], [unusable])
+
+
+def test_a_record_without_room_is_not_left_behind_and_is_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = os.pwrite, {"a"}
+
+    def fill(file: int, text: bytes, offset: int) -> int:
+        name = Path(f"/proc/self/fd/{file}").readlink().parent.name
+        return write(file, text[:9] if name in full else text, offset)
+
+    monkeypatch.setattr(os, "pwrite", fill)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    locks = GpuLocks([gpu(0)], [], folders)
+    assert not locks.unrecorded, "one record is enough"
+    assert not list(folders[0].glob("*.json"))
+    locks.release()
+    full.add("b")
+    locks = GpuLocks([gpu(0)], [], folders)
+    names = [f"{folder}/GPU-0.{os.getuid()}.json" for folder in folders]
+    assert locks.unrecorded == [f"{name}: No space left on device" for name in names]
+    assert not holders(folders)
+    assert not list(tmp_path.rglob("*.json"))
+    locks.release()
+
+
+@pytest.mark.long
+def test_a_sentinel_reports_that_its_record_cannot_be_written(simulated: SimulatedHost) -> None:
+    record = simulated.folder / "locks" / f"{simulated.uuid(0)}.{os.getuid()}.json"
+    record.mkdir(parents=True)
+    with simulated.sentinel(1, *QUICK) as sentinel:
+        warning = sentinel.wait_for("service.warning")
+        assert warning["about"] == "locks"
+        assert warning["text"].startswith("no other user sees that this sentinel holds its GPUs")
+        assert warning["text"].endswith(f"{record}: Is a directory")
 
 
 def test_a_symbolic_link_is_no_lock(tmp_path: Path) -> None:
@@ -300,6 +351,8 @@ def test_the_gpu_of_another_users_sentinel_is_left_to_it(shared: Path) -> None:
 
     with stranger(lambda: lock(0, 1)) as indices:
         assert indices == "[1]"
+    with stranger(lambda: locked(shared / "locks", 0, 1).held_elsewhere[0].holder) as holder:
+        assert holder.startswith(f"another sentinel: pid {os.getpid()} of uid 0 since ")
     with stranger(lambda: lock(0)) as error:
         assert f"GPU 0 (GPU-0) is held by another sentinel: pid {os.getpid()} of uid 0" in error
     held.release()
@@ -313,6 +366,7 @@ def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> No
         locks = locked(shared / "locks", 0, 1)
         assert [gpu.index for gpu in locks.gpus] == [0, 1]
         assert [(uuid, other.uid) for uuid, other in locks.others.items()] == [("GPU-0", STRANGER)]
+        assert not locks.held_elsewhere
         locks.release()
     assert not holders([shared / "locks"])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from importlib import resources
@@ -402,10 +403,17 @@ def inventory(*gpus: Counters, buses: tuple[str, ...] | None = BUSES) -> NodeEvi
 
 
 def took_part(
-    *listed: Counters, selected: bool | None = False, ignored: str | None = None
+    *listed: Counters,
+    selected: bool | None = False,
+    ignored: str | None = None,
+    held: Sequence[Counters] = (),
 ) -> ParticipationEvidence:
     return ParticipationEvidence(
-        listed=(HEALTHY, *listed), tested={HEALTHY.uuid}, selected=selected, ignored=ignored
+        listed=(HEALTHY, *listed),
+        tested={HEALTHY.uuid},
+        selected=selected,
+        ignored=ignored,
+        held={gpu.uuid or "": "pid 5 (x)" for gpu in held},
     )
 
 
@@ -566,6 +574,11 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.tested", took_part(UNUSED, selected=True, ignored="why"), WARN, 1),
     ("node.tested", took_part(GONE, UNUSED, selected=True, ignored="why"), FAIL, 1),
     ("node.tested", took_part(selected=True, ignored="why"), ABSENT, None),
+    ("node.tested", took_part(UNUSED, held=[UNUSED]), UNTESTED, 1),
+    ("node.tested", took_part(UNUSED, selected=True, held=[UNUSED]), UNTESTED, 1),
+    ("node.tested", took_part(UNUSED, selected=True, held=[HEALTHY]), ABSENT, None),
+    ("node.tested", took_part(UNUSED, selected=True, ignored="why", held=[UNUSED]), UNTESTED, 1),
+    ("node.tested", took_part(GONE, UNUSED, held=[UNUSED]), FAIL, 1),
 ]
 
 #: The evidence of a run is built by its own test: that of all takes a quarter of a second.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, cast
@@ -38,7 +38,7 @@ from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters, HostCounters
 from sentinel.protocol.gpu import Gpu
-from tests.harness.check_evidence import HEALTHY
+from tests.harness.check_evidence import HEALTHY, PEER
 from tests.harness.example_run import COPY, STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, Parsed, closed, schema_problems
 
@@ -314,6 +314,32 @@ def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: 
     assert found.verdict is Verdict.INCOMPLETE
     (reason,) = found.gpus[0].reasons
     assert "counters after the run are not known" in reason
+
+
+@pytest.mark.parametrize(
+    ("known", "status"),
+    [
+        ({"ignored_devices": "CUDA ignores '1-2'"}, Status.WARN),
+        ({"held_elsewhere": {PEER.uuid: "pid 5 (x)"}}, Status.NOT_TESTED),
+    ],
+)
+def test_a_resumed_run_still_knows_which_gpus_were_left_out(
+    tmp_path: Path, known: dict[str, Any], status: Status
+) -> None:
+    folder = ExampleRun().write(tmp_path)
+    counters = json.loads(folder.counters.read_text())
+    gpus = [counters["before"][0], asdict(PEER)]
+    folder.write(folder.counters, {**counters, "before": gpus, "selected": True, **known})
+
+    def tested() -> Status:
+        node = judge_run(folder, Thresholds()).node
+        return next(result.status for result in node if result.id == "node.tested")
+
+    assert tested() is status
+    reopen(folder, [], read_of(folder), {})
+    recorded = json.loads(folder.counters.read_text())
+    assert {name: recorded.get(name) for name in known} == known
+    assert tested() is status
 
 
 #: A GPU whose handle could not be had.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.checks.evidence import ParticipationEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.report import judge_run
@@ -169,6 +170,9 @@ def test_a_node_has_the_worst_verdict_and_an_empty_one_is_no_pass() -> None:
     assert judge_node([passed, failed]) is Verdict.FAIL
     assert judge_node([passed]) is Verdict.PASS
     assert judge_node([]) is Verdict.INCOMPLETE
+    (held,) = CHECKS.run(ParticipationEvidence(listed=(), tested=(), selected=None), Thresholds())
+    assert judge_node([passed], [held]) is Verdict.PASS, "an early record does not say it"
+    assert judge_node([passed], [replace(held, value=1)]) is Verdict.INCOMPLETE
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from sentinel.config.gpu_selection import (
     read_visible,
     select_gpus,
 )
-from sentinel.errors import ConfigError, NoSuchGpuError
-from sentinel.protocol.gpu import Gpu
+from sentinel.errors import ConfigError, GpuHeldError, NoSuchGpuError
+from sentinel.protocol.gpu import Gpu, HeldGpu
 
 
 def gpu(index: int, start: str, name: str = "NVIDIA H200", pci: str | None = None) -> Gpu:
@@ -197,6 +197,24 @@ def test_a_range_selects_each_of_its_gpus(selectors: list[str], expected: tuple[
 def test_a_gpu_of_a_range_that_is_missing_is_named(selector: str, why: str) -> None:
     with pytest.raises(NoSuchGpuError, match=why):
         select_gpus([selector], GPUS)
+
+
+@pytest.mark.parametrize("selector", ["7", "6-7", "GPU-dead", "00000000:08:00.0"])
+def test_a_gpu_that_is_held_elsewhere_is_not_said_to_be_missing(selector: str) -> None:
+    there, away = gpu(6, "beef"), gpu(7, "dead")
+    held = HeldGpu(
+        uuid=away.uuid,
+        index=7,
+        pci_bus_id=away.pci_bus_id,
+        holder="pid 5 (stray)",
+        remedy="End it: kill 5",
+    )
+    with pytest.raises(GpuHeldError, match=r"GPU 7 \(GPU-dead.*by pid 5 \(stray\)") as error:
+        select_gpus([selector], (there,), [held])
+    assert error.value.remedy.startswith("End it: kill 5.")
+    assert select_gpus(["all", "6"], (there,), [held]) == (there,)
+    with pytest.raises(NoSuchGpuError, match="no GPU matches '8'"):
+        select_gpus(["8"], (there,), [held])
 
 
 def test_settings_of_a_range_are_for_its_gpus_that_are_present() -> None:

@@ -255,6 +255,22 @@ def test_a_client_that_gives_up_is_told_what_it_waited_for() -> None:
     assert node.waiting == []
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("used by foreign processes", "GPU 0 is used by foreign processes"),
+        ("memory is still in use by no process", "GPU 0: memory is still in use by no process"),
+        ("MIG is enabled", "GPU 0: MIG is enabled"),
+    ],
+)
+def test_the_reason_of_a_busy_gpu_makes_a_sentence(reason: str, text: str) -> None:
+    node = busy_node()
+    busy = Busy(rule="leak", reason=reason)
+    gpu_state = replace(node.state.gpu_states["GPU-0"], occupancy=busy)
+    node.state = node.state.with_gpu(gpu_state)
+    assert node.reserve("a", gpus=(0,), wait=False).text == text
+
+
 def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     node = busy_node()
     node.reserve("large", count=2)

@@ -284,6 +284,19 @@ def test_a_report_of_a_node_that_is_not_on_the_list_is_named_with_its_verdict(
     assert ("node node-0005 is not on the list" in printed["junit"]) == bool(code)
 
 
+def test_a_node_without_a_gpu_that_was_held_elsewhere_says_so(
+    fleets: Fleets, cli: CommandLine
+) -> None:
+    folder = fleets.write(run_file=False)
+    path = folder.path / "node-0000.json"
+    report = json.loads(path.read_text())
+    (tested,) = [check for check in report["checks"] if check["id"] == "node.tested"]
+    tested |= {"status": "not tested", "value": 1, "evidence": "GPU 1 has no verdict: held"}
+    path.write_text(json.dumps({**report, "verdict": "INCOMPLETE"}))
+    printed = cli("fleet", "report", str(folder.path), code=3).out
+    assert "INCOMPLETE  node-0000\n            node.tested: GPU 1 has no verdict: held\n" in printed
+
+
 @pytest.mark.parametrize("number", ["5", "7"])
 def test_another_number_of_nodes_is_incomplete(
     number: str, fleets: Fleets, cli: CommandLine
