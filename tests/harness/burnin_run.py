@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sentinel.errors import ExitCode
+from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.programs import output_of, started_program
 
@@ -32,6 +36,22 @@ def check_passed(report: dict[str, Any]) -> None:
     for gpu in report["gpus"]:
         bad = {one["id"] for one in gpu["checks"] if one["status"] in {"fail", "warn"}}
         assert bad <= {"load.power", "gpu.hang", "stressor.failures"}, gpu["reasons"]
+
+
+@contextmanager
+def stray_on(host: SimulatedHost, index: int, count: int = 2) -> Iterator[int]:
+    """Have a process keep the lock of a simulated GPU; yield its PID."""
+    gpu = Registry.create(host.folder, count).gpus()[index]
+    folder = host.folder / "locks"
+    folder.mkdir()
+    with (folder / f"{gpu.uuid}.{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = subprocess.Popen(["sleep", "1000"], pass_fds=[file.fileno()])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 class BurninRun:

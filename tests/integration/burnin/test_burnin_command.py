@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shlex
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
 from sentinel.host.simulation import Registry
-from tests.harness.burnin_run import CHECKED, FAULTLESS, BurninRun, check_passed, plan_of
+from tests.harness.burnin_run import CHECKED, FAULTLESS, BurninRun, check_passed, plan_of, stray_on
 from tests.harness.daemon_harness import Daemon
 from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT, SimulatedHost
@@ -153,25 +151,6 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
     _check_counted(run)
 
 
-@pytest.mark.parametrize(
-    ("flags", "code"), [(("--gpus", "7"), ExitCode.NO_SUCH_GPU), (("--util", "10%"), 2)]
-)
-@contextlib.contextmanager
-def stray_on(host: SimulatedHost, index: int, count: int = 2) -> Iterator[int]:
-    """Have a process keep the lock of a simulated GPU; yield its PID."""
-    gpu = Registry.create(host.folder, count).gpus()[index]
-    folder = host.folder / "locks"
-    folder.mkdir()
-    with (folder / f"{gpu.uuid}.{os.getuid()}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        process = subprocess.Popen(["sleep", "1000"], pass_fds=[file.fileno()])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize("selected", [(), ("--gpus", "all")])
 def test_a_gpu_that_is_held_elsewhere_is_named_and_there_is_no_pass(
     simulated: SimulatedHost, selected: tuple[str, ...]
@@ -205,6 +184,9 @@ def test_a_selected_gpu_that_is_held_elsewhere_refuses_the_run(simulated: Simula
     assert tested["status"] == "n/a", "the user has left it out"
 
 
+@pytest.mark.parametrize(
+    ("flags", "code"), [(("--gpus", "7"), ExitCode.NO_SUCH_GPU), (("--util", "10%"), 2)]
+)
 def test_a_run_that_does_not_start_leaves_nothing(
     simulated: SimulatedHost, flags: tuple[str, ...], code: int
 ) -> None:

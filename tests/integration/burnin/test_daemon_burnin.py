@@ -24,7 +24,7 @@ from sentinel.host.last_verdicts import RUNS
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
-from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
+from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of, stray_on
 from tests.harness.daemon_harness import Daemon
 from tests.harness.example_run import ExampleRun
 from tests.harness.programs import output_of
@@ -169,6 +169,21 @@ def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
         text = f"{shown}: CUDA reads '1-2' as 1; write numbers with commas between, or unset it"
         assert f"sentinel: warning: {text}\n" in done.err
         assert tested["evidence"] == f"GPU 0 not tested: {text}"
+
+
+def test_a_gpu_that_was_held_at_the_start_of_the_daemon_is_named(daemon: Daemon) -> None:
+    with stray_on(daemon.host, 1) as pid:
+        daemon.start(2)
+    refused = daemon.run_unchecked(*Burnin(daemon).words, "--gpus", "0,1")
+    assert refused.code == ExitCode.HELD, refused
+    assert f"it was held at the start by pid {pid} (sleep 1000)" in refused.err
+    burnin = Burnin(daemon)
+    done = daemon.run_unchecked(*burnin.words)
+    assert done.code == ExitCode.INCOMPLETE, done
+    assert f"GPU 1 is not tested, so this run cannot pass: held by pid {pid} (sleep" in done.err
+    assert (
+        f"node.tested: GPU 1 has no verdict: it is held by pid {pid} " in burnin.report()["meaning"]
+    )
 
 
 def health(daemon: Daemon) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -25,8 +26,9 @@ from sentinel.config.expectation import (
     parse_expectation,
 )
 from sentinel.protocol.counters import Counters, HostCounters, NvLink, Port
-from tests.harness.check_evidence import HEALTHY
+from tests.harness.check_evidence import HEALTHY, PEER
 from tests.harness.example_run import ExampleRun
+from tests.harness.narrowing import not_none
 from tests.harness.parameters import mostly_long
 
 PORT = Port(name="mlx5_0/1", state="ACTIVE", rate="400 Gb/sec (4X NDR)", layer="InfiniBand")
@@ -272,3 +274,19 @@ def test_each_reading_of_a_burn_in_counts(
 def test_a_gpu_is_judged_by_itself() -> None:
     evidence = MomentEvidence(counters=HEALTHY, expectation=Expectation())
     assert MOMENT["gpu.expected"].run(evidence, Thresholds()).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("held", "errors"), [({}, 0), ({PEER.uuid: "pid 5 (x)"}, 1)])
+def test_a_gpu_that_was_held_elsewhere_is_an_error_in_junit(
+    tmp_path: Path, held: dict[str, str], errors: int
+) -> None:
+    folder = ExampleRun().write(tmp_path)
+    counters = json.loads(folder.counters.read_text())
+    gpus = [counters["before"][0], asdict(PEER)]
+    found = {**counters, "before": gpus, "selected": True, "held_elsewhere": held}
+    folder.write(folder.counters, found)
+    judged = judge_run(folder)
+    text = FORMATS["junit"](judged, report_object(judged))
+    node = ET.fromstring(text).find("testsuite[@name='node']")  # noqa: S314 - of this program
+    assert not_none(node).get("errors") == str(errors)
+    assert ("has no verdict: it is held by pid 5 (x)" in text) == bool(errors)
