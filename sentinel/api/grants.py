@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.snapshots import Views, held_above
+from sentinel.api.snapshots import Views
 from sentinel.api.stores import StoreWriter
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
 from sentinel.protocol.commands import (
@@ -98,11 +98,6 @@ class Grants:
         Raises:
             ProblemError: It was refused, could not be completed or stored, or was ended meanwhile.
         """
-        if kind is Reservation and fields["wait"]:
-            gpus, count = fields["gpus"], fields["count"]
-            why = held_above(self._views, by, gpus, count or len(gpus))
-            if why is not None:
-                raise ProblemError(Code.CONFLICT, why)
         key = kind.kind, id_
         extend = partial(Extend, by=by, kind=kind.kind, id=id_)
         asking = self._supervisor.execute(command, by=by, id=id_, **fields)

@@ -11,9 +11,7 @@ from sentinel.api.supervisor_link import Broadcast
 from sentinel.config.gpu_selection import gpus_of, select_gpus
 from sentinel.errors import GpuHeldError, NoSuchGpuError
 from sentinel.host.last_verdicts import LastVerdict
-from sentinel.host.procfs import ancestors_of, read_stat
 from sentinel.host.verified_store import StoredWork
-from sentinel.protocol.commands import Caller
 from sentinel.protocol.gpu import Gpu, HeldGpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
@@ -231,37 +229,6 @@ def too_many_lost(views: Views, gpus: tuple[str, ...], count: int) -> str | None
         if fault.kind is FaultKind.LOST
     ]
     return "; ".join(lost) if len(gpus or views.gpus) - len(lost) < count else None
-
-
-def held_above(views: Views, by: Caller, gpus: tuple[str, ...], count: int) -> str | None:
-    """Explain why a request would wait for ever: for GPUs that its process's own parents hold.
-
-    Their reservations end with these processes, which wait for this one.
-
-    Args:
-        views: The supervisor's state.
-        by: The process that requests GPUs.
-        gpus: The GPUs that it can use; empty for all.
-        count: How many of them.
-    """
-    stat = None if by.pid is None or by.started is None else read_stat(by.pid)
-    above = () if stat is None else ancestors_of(stat)
-    holders = {
-        uuid: held
-        for held in views.host.reservations
-        if held.bound and held.by.pid in above
-        for uuid in held.gpus
-    }
-    choice = [view for view in views.gpus if view.uuid in gpus or not gpus]
-    held = [view for view in choice if view.uuid in holders]
-    if len(choice) - len(held) >= count or len(choice) < count:
-        return None
-    indices = format_indices(view.index for view in held)
-    parents = {f"PID {one.by.pid} ({one.id})" for one in (holders[view.uuid] for view in held)}
-    return (
-        f"GPU {indices} {'is' if len(held) == 1 else 'are'} reserved by a parent of this process,"
-        f" {', '.join(sorted(parents))}: run the program directly, without another reservation."
-    )
 
 
 async def memory_free(views: Views, gpu: str, after: float, deadline: float) -> None:

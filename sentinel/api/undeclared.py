@@ -25,14 +25,16 @@ async def check_declared(request: Request) -> None:
     """Check the query and the body of a request, before the parameters of its route are read.
 
     Foreign clients may add a query of their own, such as one against caches, where nothing can be
-    changed by it: to the page, to the metrics, and to what the GPU Management System reads.
+    changed by it: to the page, the metrics, the health, and what the GPU Management System reads.
 
     Raises:
         ProblemError: A part is not declared, or is given twice.
     """
     route = request.scope["route"]
     queries = {field.alias: field.field_info.annotation for field in route.dependant.query_params}
-    strict = request.url.path.startswith("/v1/") or request.method not in READING
+    path = request.url.path
+    is_native = path.startswith("/v1/") and path != "/v1/health"
+    strict = is_native or request.method not in READING
     for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
         if strict and name not in queries:
             _reject(f"{shorten(name)}: there is no such query", queries, fields_of(request))

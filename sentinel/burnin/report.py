@@ -160,7 +160,7 @@ def judge_run(folder: RunFolder, given: Thresholds | None = None) -> Judged:
             for check in judged[other.uuid]
         }
         everything = [*results[record.uuid], *own.gpus[record.uuid]]
-        alone = len(run.node) == 1
+        alone = len(run.node) == 1 and run.pci_devices is not None and len(run.pci_devices) == 1
         gpus.append(judge_gpu(record, everything, run.plan, twins, thresholds, alone=alone))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     host = run.host if run.selected is False else ()

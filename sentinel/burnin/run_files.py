@@ -20,6 +20,7 @@ from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.last_verdicts import RUNS
 from sentinel.host.lookups import node_name
+from sentinel.host.paths import SIMULATE_ELSEWHERE, SIMULATED, STATE_ELSEWHERE
 from sentinel.host.procfs import boot_id
 from sentinel.protocol import __version__
 from sentinel.protocol.counters import HostCounters
@@ -151,7 +152,8 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     if isinstance(path, str):
         raise ConfigError(
             f"the folder of the run cannot be created: {path}",
-            "Set HOME or XDG_STATE_HOME to a folder that you can write, or give --report DIR.",
+            f"{SIMULATE_ELSEWHERE if os.environ.get(SIMULATED) else STATE_ELSEWHERE}"
+            " Or give --report DIR.",
         )
     return RunFolder(path=path)
 

@@ -163,6 +163,7 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         with _LastEvent(self.events()) as last:
             try:
                 has_exited = exit_check(self, self.status().daemon.pid)
+                last.follow()
                 outcome = self._command("/v1/stop", {})
             except SentinelError as error:
                 # Another client may have stopped it: then it ends now.
@@ -375,10 +376,13 @@ class _LastEvent:
         self._thread = threading.Thread(target=self._follow, name="last-event", daemon=True)
 
     def __enter__(self) -> Self:
+        return self
+
+    def follow(self) -> None:
+        """Begin, once the daemon has answered."""
         with contextlib.suppress(SentinelError, OSError):
             self._events.open()
             self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._events.close()
@@ -402,9 +406,9 @@ def _outcome_of(last: EventInfo | None) -> str:
     Raises:
         MemoryHeldError: What a stressor has left still uses memory.
     """
-    if last is None:
+    if last is None or "held" not in last.fields:  # of a former version
         return _ENDED
-    held = last.fields.get("held")
+    held = last.fields["held"]
     if not held:
         return _ALL_FREE
     raise MemoryHeldError(

@@ -316,7 +316,10 @@ def check_own(folder: Path, remedy: str) -> os.stat_result:
 
 def _make(folder: Path, remedy: str) -> None:
     """Create a folder if it is missing, where no other user can lead to another one."""
-    own = folder.is_dir() and not folder.is_symlink()  # its mode is corrected later
+    try:
+        own = folder.is_dir() and not folder.is_symlink()  # its mode is corrected later
+    except PermissionError:
+        own = False  # the check says why
     _check_trusted(folder.parent if own else folder, remedy)
     try:
         make_private(folder)

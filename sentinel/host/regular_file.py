@@ -298,13 +298,15 @@ def why_untrusted(
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents, *owners_of]
     trusted = {0, os.getuid(), *_owners(above)}
+    # Nobody can create a folder in a file.
+    absent = (FileNotFoundError, NotADirectoryError) if created else FileNotFoundError
     done, names, links = Path("/"), list(folder.parts[1:]), 0
     while names:
         name = names.pop(0)
         done = done.parent if name == ".." else done / name
         try:
             there = done.lstat()
-        except FileNotFoundError:
+        except absent:
             return _why_creatable(done.parent, trusted) if created else None
         except OSError as error:
             return f"{done} cannot be examined: {error.strerror}"

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +30,9 @@ _TRUSTED = tuple(
     f"{os.path.realpath(place)}/"
     for place in (_OWN, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
 )
+
+#: How the names of modules end.
+_MODULES = {".py", ".pyc", ".so"}
 
 #: The maximum length of a plugin's error text.
 _MAX_ERROR_LENGTH = 1000
@@ -143,12 +147,34 @@ def _untrusted_entries() -> Iterator[tuple[str, str]]:
 
     The folder of compiled modules, if there is one for all (PYTHONPYCACHEPREFIX), is one as well.
     """
-    for entry in (*sys.path, *filter(None, [sys.pycache_prefix])):
+    prefixes = {sys.pycache_prefix} - {None, os.devnull}
+    for entry in (*sys.path, *filter(None, prefixes)):
         if _is_trusted(entry):
             continue
         folder = Path(entry).absolute()  # as the interpreter does, also of an empty entry
         if (why := why_untrusted_code(folder)) is not None:
             yield entry, why
+
+
+def _untrusted_first_imports() -> Iterator[tuple[str, str]]:
+    """Yield each entry of ``sys.path`` with a module that an interpreter takes from it too early.
+
+    It does so before :class:`_TrustedFinder` is there. Only the name of a module that it imports
+    by itself, or with its own library, is looked up then.
+    """
+    early = {*sys.stdlib_module_names, "sitecustomize", "usercustomize"}
+    for entry in sys.path:
+        if _is_trusted(entry) or not Path(entry).is_dir():
+            continue
+        for found in Path(entry).absolute().iterdir():
+            if found.name.partition(".")[0] not in early:
+                continue
+            file = found / "__init__.py" if found.is_dir() else found
+            if file.suffix not in _MODULES or not file.exists():
+                continue
+            compiled = [Path(cache_from_source(file))] if file.suffix == ".py" else []
+            for why in filter(None, map(_why_untrusted_file, (file, *compiled))):
+                yield entry, why
 
 
 @functools.cache
@@ -161,9 +187,13 @@ def check_search_path() -> None:
     Raises:
         ConfigError: This process is root's, and another user could.
     """
-    for entry, why in _untrusted_entries() if os.getuid() == 0 else ():
+    if os.getuid() != 0:
+        return
+    for entry, why in (*_untrusted_entries(), *_untrusted_first_imports()):
+        elsewhere = "" if Path(entry).is_absolute() else "Start it from another folder. Or: "
         raise ConfigError(
             f"root starts no process that searches {Path(entry).absolute()} for modules: {why}",
+            f"{elsewhere}"
             "Take the folder out of PYTHONPATH (or of PYTHONPYCACHEPREFIX, or the .pth file or HOME"
             " that adds it), or give it to root (chown, chmod go-w, setfacl -b). A workload needs"
             " no search path: name it as /FOLDER/module:attribute, and run it as its owner with"

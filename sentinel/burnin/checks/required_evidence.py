@@ -94,10 +94,11 @@ def missing_evidence(
 
 
 def not_linked(results: Collection[CheckResult], name: str) -> str | None:
-    """Say that a model with NVLinks lists none, where it needs none; None if nothing."""
-    lost = next((one for one in results if one.id == "nvlink.lost"), None)
-    lacks = lost is not None and lost.status is Status.NOT_APPLICABLE and links_of(name)
-    return "NVLink not judged: none is listed" if lacks else None
+    """Say that a model with NVLinks has none that works, where it needs none; None if nothing."""
+    unjudged = {one.id for one in results if one.status is Status.NOT_APPLICABLE}
+    if not links_of(name) or not unjudged & {"nvlink.lost", "nvlink.inactive"}:
+        return None
+    return f"NVLink not judged: none is {'listed' if 'nvlink.lost' in unjudged else 'active'}"
 
 
 def _is_judged(

@@ -373,7 +373,8 @@ def _daemon_for_session(client: Client) -> Iterator[int | None]:
         yield pid
     except SentinelError:
         if pid is not None and not client.sessions():
-            client.stop()
+            with contextlib.suppress(SentinelError):  # the first error is the reason
+                client.stop()
         raise
 
 

@@ -33,8 +33,16 @@ from sentinel.cli.options.command_classes import WholeNumber
 from sentinel.client import Client, GpuStatus, ReservationInfo, Status, connect
 from sentinel.client.requester import ask_again
 from sentinel.client.verbs import OnWait
-from sentinel.errors import ConfigError, ConflictError, SentinelError, TimedOutError
+from sentinel.config.gpu_selection import gpus_of, select_gpus
+from sentinel.errors import (
+    ConfigError,
+    ConflictError,
+    NoSuchGpuError,
+    SentinelError,
+    TimedOutError,
+)
 from sentinel.host.daemon_lookup import simulated_folder
+from sentinel.host.procfs import ancestors_of, read_stat
 from sentinel.protocol.api_types import Holder
 from sentinel.units import format_duration, format_indices, format_size, parse_lifetime
 
@@ -152,15 +160,15 @@ def _reserve(
             "Such as --count 2, or --gpus 0,GPU-952937bc, or both.",
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and not client.address.host:
+    status = None if client.address.host else ask_again(client.status)
+    if status is not None and visible is not None:
         from sentinel.cli.daemon.visible import restrict  # slow to import
 
-        status = ask_again(client.status)
         count, gpus, ignored = restrict(status, visible, count, gpus)
         if ignored is not None:
             click.echo(f"sentinel: warning: {printable(ignored)}", err=True)
-        if wait:
-            _check_own(status, count, gpus)
+    if status is not None and wait:
+        _check_own(status, count, gpus, is_restricted=visible is not None)
     wanted, among = (gpus, None) if count is None else (count, gpus or None)
     on_wait, began = place_reporter(client, quiet=quiet), time.monotonic()
     try:
@@ -173,21 +181,41 @@ def _reserve(
         raise
 
 
-def _check_own(status: Status, count: int, gpus: tuple[str, ...]) -> None:
-    """Refuse to wait for GPUs of the `exec` whose command this process is; it has the same PID.
+def _check_own(
+    status: Status, count: int | None, gpus: tuple[str, ...], *, is_restricted: bool
+) -> None:
+    """Refuse to wait for GPUs that are reserved until this process has ended.
 
-    The daemon itself refuses to wait for those of a parent.
+    The command of an `exec` has the same PID as that. If CUDA_VISIBLE_DEVICES restricts this one,
+    an `exec` further up has set it, and waits, too; else this may be a job that is to follow.
 
     Raises:
-        ConflictError: Fewer than ``count`` of these GPUs are not reserved by this process.
+        ConflictError: Too few of these GPUs are reserved by nobody above.
     """
-    bound = [one for one in status.reservations if one.bound and one.holder.pid == os.getpid()]
-    own = {uuid for one in bound for uuid in one.gpus}
-    if len(set(gpus) - own) < count:
-        indices = format_indices(gpu.index for gpu in status.gpus if gpu.uuid in own)
-        what = f"GPU {indices} {'is' if len(own) == 1 else 'are'} reserved by this command's own"
-        remedy = "Run the program directly: CUDA_VISIBLE_DEVICES has these GPUs already."
-        raise ConflictError(f"{what} `exec` (PID {os.getpid()})", remedy)
+    me = read_stat(os.getpid())
+    above = {os.getpid(), *(ancestors_of(me) if me is not None and is_restricted else ())}
+    holders = {
+        uuid: one.holder.pid
+        for one in status.reservations
+        if one.bound and one.until is None and one.holder.pid in above
+        for uuid in one.gpus
+    }
+    if not holders:
+        return
+    try:
+        chosen = select_gpus(gpus, gpus_of(status.gpus))
+    except NoSuchGpuError:
+        return  # the daemon says why
+    own = [gpu for gpu in chosen if gpu.uuid in holders]
+    if len(chosen) - len(own) < (len(chosen) if count is None else min(count, len(chosen))):
+        indices = format_indices(gpu.index for gpu in own)
+        verb = "is" if len(own) == 1 else "are"
+        pid = holders[own[0].uuid]
+        whose, remedy = "this command's own `exec`", "Run the program directly: it has these GPUs."
+        if pid != os.getpid():
+            whose = "a parent of this command"
+            remedy += " For a job that follows it: unset CUDA_VISIBLE_DEVICES."
+        raise ConflictError(f"GPU {indices} {verb} reserved by {whose} (PID {pid})", remedy)
 
 
 def _list_option(nouns: str) -> Callable[[_Function], _Function]:

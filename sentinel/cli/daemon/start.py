@@ -143,8 +143,8 @@ def wait_for_stressor(
             return FirstStressor(occupied=(), text=text)
         if late > wait:
             raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
-        starting = [f"GPU {gpu.index}: {gpu.reason}" for gpu in pending if gpu.rule == "starting"]
-        if late > _LONG_WAIT_S and starting and said != (said := "; ".join(starting)):
+        starting = _reasons(gpu for gpu in pending if gpu.rule == "starting")
+        if late > _LONG_WAIT_S and starting and said != (said := starting):
             click.echo(f"sentinel: still waiting: {said}", err=True)
         time.sleep(_POLL_INTERVAL_S)
 

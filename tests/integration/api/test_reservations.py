@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import http.client
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -456,42 +455,6 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
         api.wait_for(lambda: isinstance(api.commands[-1], CancelGrant))
         assert not api.supervisor.reservations
     assert api.commands[-1].by.via == "sentinel"
-
-
-#: A client that sends a request, and prints the response.
-WANTS = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from tests.harness.api_harness import UnixConnection
-connection = UnixConnection(sys.argv[1])
-kind = {"content-type": "application/json"}
-connection.request("PUT", "/v1/reservations/5e6f7a8b", sys.argv[3], kind)
-print(connection.getresponse().read().decode())
-"""
-
-
-def test_nothing_waits_for_what_a_parent_has_reserved(api: ApiServer) -> None:
-    """A parent's reservation ends after the child, as that of an exec in an exec."""
-    bound = {"bound": True, "gpus": ["1"]}
-    assert ask(api, "PUT", PATH, bound).status == 200
-
-    def child(**wish: Any) -> Any:
-        body = json.dumps({"bound": True, "wait_s": None, **wish})
-        command = [sys.executable, "-c", WANTS, api.path, str(ROOT), body]
-        between = ["sh", "-c", '"$@"; exit', "sh", *command]
-        done = subprocess.run(between, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True)
-        return json.loads(done.stdout)
-
-    why = f"reserved by a parent of this process, PID {os.getpid()} (1a2b3c4d): run the program"
-    for wish in ({"gpus": ["1"]}, {"count": 2}, {"gpus": ["0-1"]}):
-        refused = child(**wish)
-        assert (refused["code"], why in refused["detail"]) == ("conflict", True), refused
-    assert not api.supervisor.queue
-    assert child(count=1)["gpus"] == [UUIDS[0]], "another GPU is left"
-    assert "the daemon has 2" in child(count=3)["detail"]
-    with waiting_client(api, gpus=["1"], wait_s=60, id="e" * 8) as replies:
-        ask(api, "DELETE", PATH)
-    assert replies[0].status == 200, "a thread of the holder ends its own reservation"
 
 
 @pytest.mark.long

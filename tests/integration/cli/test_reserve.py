@@ -161,8 +161,18 @@ def test_a_command_of_exec_does_not_wait_for_the_gpus_of_exec(
     assert re.search(own, err), err
     code, out, err = run(daemon, "exec", "--count", "1", "--", *SHELL, *words)
     assert (code, out) == (1, "")
-    assert re.search(r"^sentinel: GPU [0-2] is reserved by a parent of this process, PID \d+", err)
-    assert "run the program directly" in err
+    parent = r"^sentinel: GPU [0-2] is reserved by a parent of this command \(PID \d+\)\nRun"
+    assert re.search(parent, err), err
+    # A process cannot wait for its own end, but a job can for that of a parent.
+    unset = ("env", "-u", "CUDA_VISIBLE_DEVICES")
+    code, out, err = run(daemon, "exec", "--count", "3", "--", *unset, *words)
+    assert (code, re.search(own, err) is not None) == (1, True), err
+    follows = (*unset, *words[:3], "exec", "--gpus", "0", "--", "true")
+    first = ("sh", "-c", '"$@" & exec sleep 600', "sh", *follows)
+    with daemon.start_command("exec", "--gpus", "0", "--", *first) as job:
+        eventually(lambda: queue(daemon))
+        job.kill()
+        eventually(lambda: not queue(daemon))
     eventually(lambda: daemon.client.reservations() == ())
 
 

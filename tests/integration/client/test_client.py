@@ -18,12 +18,15 @@ import pytest
 
 import sentinel
 from sentinel.client import Client, connect
+from sentinel.client.client import _outcome_of
+from sentinel.client.event_stream import EventInfo
 from sentinel.client.transport import Address, stream_lines
 from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
     ConflictError,
     ConnectionLostError,
+    MemoryHeldError,
     NoSuchGpuError,
     NotRunningError,
     SentinelError,
@@ -270,6 +273,28 @@ def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: 
         threading.Timer(0.3, process.kill).start()
         assert client.stop(wait=TIMEOUT_S).text == "the daemon has ended"
         assert time.monotonic() - began > 0.1
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        (None, "the daemon has ended"),
+        ({"exit_code": 0}, "the daemon has ended"),  # of a former version
+        ({"exit_code": 0, "held": []}, "all GPUs are free, the daemon has ended"),
+    ],
+)
+def test_a_stop_says_of_the_memory_what_the_last_event_does(
+    last: dict[str, Any] | None, text: str
+) -> None:
+    event = None if last is None else EventInfo(id=1, name="sentinel.stopped", fields=last)
+    assert _outcome_of(event) == text
+
+
+def test_a_stop_that_leaves_memory_in_use_names_the_gpus() -> None:
+    event = EventInfo(id=1, name="sentinel.stopped", fields={"exit_code": 0, "held": [0, 2]})
+    with pytest.raises(MemoryHeldError, match="memory of GPU 0, 2 is still in use") as caught:
+        _outcome_of(event)
+    assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize("code", ["unavailable", "internal"])

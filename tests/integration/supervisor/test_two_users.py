@@ -93,11 +93,20 @@ def holders(host: SimulatedHost) -> dict[int, int]:
     return found
 
 
+SHARED_GPUS = """
+from sentinel.host import paths
+
+paths.check_own_simulation = lambda _: None
+"""
+
+
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Owner, Owner]]:
     """Provide root and the other user; their daemons end with the test."""
     with public_host(2) as host, ExitStack() as stack:
         replace_torch(host.folder.parent, monkeypatch)
+        # Real GPUs belong to no user; simulated ones would be refused to the other.
+        (host.folder.parent / "fake_torch" / "sitecustomize.py").write_text(SHARED_GPUS)
         locks = host.folder / "locks"
         locks.mkdir()
         locks.chmod(0o1777)

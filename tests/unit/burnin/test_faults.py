@@ -93,11 +93,23 @@ def test_a_gpu_that_is_the_only_one_needs_no_links_and_its_pass_says_that_it_has
 ) -> None:
     """The driver of a virtual machine with one GPU of a board with NVLinks supports none."""
     node = RecordedNode(gpus=gpus, model=H100)
+    node.counters["pci_devices"] = [row["pci_bus_id"] for row in node.before]
     for row in (*node.before, *node.after):
         row["nvlinks"] = None
     judged = node.judge(tmp_path / "run")
     assert judged.verdict is verdict, [gpu.reasons for gpu in judged.gpus]
     assert "NVLink not judged: n" in report_object(judged)["meaning"]
+    node.counters["pci_devices"] = None  # others may be there
+    assert node.judge(tmp_path / "again").verdict is Verdict.INCOMPLETE
+
+
+def test_a_pass_of_the_only_gpu_says_that_no_link_is_active(tmp_path: Path) -> None:
+    node = RecordedNode(gpus=1, model=H100)
+    for row in (*node.before, *node.after):
+        for link in row["nvlinks"]:
+            link["active"] = False
+    said = report_object(node.judge(tmp_path / "run"))["meaning"]
+    assert "NVLink not judged: none is active" in said
 
 
 def test_a_slowdown_that_its_counter_lacks_has_both_figures(tmp_path: Path) -> None:

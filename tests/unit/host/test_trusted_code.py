@@ -290,6 +290,49 @@ def as_root_searches(first: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         check_search_path.__wrapped__()  # which is done once in a process
 
 
+@as_root
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [
+        ("sitecustomize.py", 0o644),
+        ("sitecustomize.py", 0o666),
+        ("random.py", 0o644),
+        ("encodings/__init__.py", 0o644),
+        ("__pycache__", 0o777),
+    ],
+)
+def test_root_s_interpreters_take_no_module_of_another_user_before_it_can_be_checked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, mode: int
+) -> None:
+    (folder / "test").mkdir()  # a folder without a module is no package of the library
+    os.chown(folder / "test", OTHER, OTHER)
+    (folder / "usercustomize.py").touch()
+    as_root_searches([str(folder)], monkeypatch)
+    file = folder / path
+    file.parent.mkdir(exist_ok=True)
+    if path == "__pycache__":
+        file.mkdir()
+    else:
+        file.touch()
+    file.chmod(mode)
+    if mode == 0o644:
+        os.chown(file, OTHER, OTHER)
+    with pytest.raises(ConfigError, match=rf"root starts no process that searches {folder} "):
+        as_root_searches([str(folder)], monkeypatch)
+
+
+def test_what_nobody_can_create_is_no_danger(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.write(folder / "own.py", "inner/own.py")
+    monkeypatch.setattr(sys, "pycache_prefix", os.devnull)
+    entries = [str(tmp_path / "code.zip" / "inner"), str(folder / "own.py" / "x")]
+    as_root_searches(entries, monkeypatch)
+    monkeypatch.setattr(sys, "path", [*entries, *sys.path])
+    assert leave_out_untrusted() == []
+
+
 def test_root_alone_refuses_such_a_search_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
