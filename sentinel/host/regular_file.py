@@ -298,7 +298,7 @@ def why_untrusted(
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents, *owners_of]
     trusted = {0, os.getuid(), *_owners(above)}
-    # Nobody can create a folder in a file.
+    # No user can create a folder in a file.
     absent = (FileNotFoundError, NotADirectoryError) if created else FileNotFoundError
     done, names, links = Path("/"), list(folder.parts[1:]), 0
     while names:

@@ -190,7 +190,7 @@ def _check_own(
     an `exec` further up has set it, and waits, too; else this may be a job that is to follow.
 
     Raises:
-        ConflictError: Too few of these GPUs are reserved by nobody above.
+        ConflictError: Too few of these GPUs remain without those.
     """
     me = read_stat(os.getpid())
     above = {os.getpid(), *(ancestors_of(me) if me is not None and is_restricted else ())}
