@@ -468,7 +468,7 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     daemon.client.reserve([0], reason="maintenance", seconds=None)
     refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
     assert refused.code == 3
-    assert "GPU 0 is reserved: maintenance" in refused.err
+    assert "GPU 0 is reserved by root: maintenance" in refused.err
     assert "--wait" in refused.err
     out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
     assert json.loads(out)["index"] == 1
